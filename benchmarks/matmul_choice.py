@@ -49,6 +49,7 @@ TYPES: dict[str, tuple[torch.dtype, str | None]] = {
     "bfloat16": (torch.bfloat16, None),
     "tf32": (torch.float32, "tf32"),
     "float32": (torch.float32, None),
+    **{name: (torch.float32, name) for name in ("tf32x3", "bf16x6", "bf16x9")},
     "float64": (torch.float64, None),
     "int8": (torch.int8, None),
     "float8": (torch.float8_e4m3fn, None),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def measure(name: str, layouts: str, size: int, quick: bool) -> dict[str, Any]:
     times = interleaved(
         {
             "cuBLAS": lambda: torch.matmul(a, b, out=theirs),
-            **{kind: best.kernel.prepare(a, b, out) for kind, best in found.items()},
+            **{kind: partial(best.kernel, a, b, out) for kind, best in found.items()},
             "tw.matmul": lambda: tw.matmul(a, b, out=ours),
         },
         rounds=5 if quick else 25,

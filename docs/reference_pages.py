@@ -6,6 +6,7 @@ which are indented; here they get fences.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -42,6 +43,9 @@ _GROUPS = {
 }
 _SUBMODULES = ("schedule", "schedulers", "layout", "draw", "bench", "atoms")
 
+# Modules that need a library which may be missing here: what they hold is read from their source.
+READ_FROM_SOURCE = ("tilewright.torch", "tilewright.torch.nn")
+
 
 def pages() -> Iterator[Page]:
     """Yield the pages; each public name of `tilewright` and of its public modules is on one of them."""
@@ -66,7 +70,9 @@ def write(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     made = [*pages()]
     texts = {f"{page.file}.md": _page(page) for page in made}
-    listed = "\n".join(page.file for page in made)
+    for module in READ_FROM_SOURCE:
+        texts[f"module_{module.partition('.')[2].replace('.', '_')}.md"] = _page_of_source(module)
+    listed = "\n".join(name.removesuffix(".md") for name in texts)
     texts["index.md"] = (
         "# Reference\n\nEvery public name, with its signature and what it does. `import tilewright as tw` gives the\n"
         "first pages; the modules below them are reached as `tw.schedule` and so on.\n\n"
@@ -116,6 +122,65 @@ def _member(owner: str, name: str, found: Any) -> str:
     told = _fenced(inspect.getdoc(target) or "")
     kind = "attribute" if isinstance(found, property) else "method"
     return f"````{{py:{kind}}} {owner}.{name}{signature}\n\n{told}\n````\n"
+
+
+def names_in_source(module: str) -> list[str]:
+    """Return the public names of a module that is not imported."""
+    for node in _tree(module).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [*ast.literal_eval(node.value)]
+    raise AssertionError(f"{module} has no __all__")
+
+
+def _page_of_source(module: str) -> str:
+    tree, short = _tree(module), module.replace("tilewright", "tw")
+    told = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
+    entries = []
+    for name in names_in_source(module):
+        node = _definition(module, name)
+        if node is not None:
+            entries.append(_entry_of_source(short, node))
+            if isinstance(node, ast.ClassDef):
+                entries += [_entry_of_source(f"{short}.{name}", inner) for inner in node.body if _is_public(inner)]
+    return "\n".join([f"# {module}\n", f"{_fenced(told)}\n", *entries])
+
+
+def _tree(module: str) -> ast.Module:
+    path = Path(tilewright.__file__).parents[1].joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+_Definition = ast.FunctionDef | ast.ClassDef
+
+
+def _definition(module: str, name: str) -> _Definition | None:
+    """Return where a name is defined, here or in the module that it is imported from; None for a module."""
+    for node in _tree(module).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            return None if f"{node.module}.{name}" in READ_FROM_SOURCE else _definition(str(node.module), name)
+    raise AssertionError(f"{module} does not define {name}")
+
+
+def _is_public(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and bool(ast.get_docstring(node))
+
+
+def _entry_of_source(owner: str, node: Any) -> str:  # Any: a definition
+    decorators = [ast.unparse(x) for x in node.decorator_list]
+    is_inside = not (owner.endswith("torch") or owner.endswith("nn"))
+    kind = "class" if isinstance(node, ast.ClassDef) else "method" if is_inside else "function"
+    signature = ""
+    if "property" in decorators:
+        kind = "attribute"
+    elif isinstance(node, ast.FunctionDef):
+        arguments = re.sub(r"^(self|cls)(, |$)", "", ast.unparse(node.args))
+        signature = f"({arguments})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
+    title = "" if is_inside else f"## {node.name}\n\n"
+    told = _fenced(ast.get_docstring(node) or "")
+    return f"{title}````{{py:{kind}}} {owner}.{node.name}{signature}\n\n{told}\n````\n"
 
 
 def _signature(value: Any) -> str:

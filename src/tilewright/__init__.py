@@ -104,6 +104,10 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
 # Submodules that users reach as attributes, without an import of their own.
 _SUBMODULES = ("atoms", "bench", "draw", "layout", "schedule", "schedulers")
 
+# Those that need a library which Tilewright does not. They are not in `__all__`: `from tilewright import *` would need
+# the library too, and `torch` would then be another module than before.
+_OPTIONAL = {"torch": "PyTorch"}
+
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = ["__version__", *_SUBMODULES, *_MODULE_OF]
@@ -113,12 +117,26 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first used, and keep it."""
     if name in _MODULE_OF:
         value = getattr(importlib.import_module(f"tilewright.{_MODULE_OF[name]}"), name)
+    elif name in _OPTIONAL:
+        value = _optional(name)
     elif name in _SUBMODULES:
         value = importlib.import_module(f"tilewright.{name}")
     else:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _optional(name: str) -> object:
+    """Import a submodule that needs a library of the same name."""
+    try:
+        return importlib.import_module(f"tilewright.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ModuleNotFoundError(
+            f"tw.{name} needs {_OPTIONAL[name]}, which is not installed: pip install {name}", name=name
+        ) from None
 
 
 def __dir__() -> list[str]:

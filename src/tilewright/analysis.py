@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.arguments import instance
 from tilewright.backends.sim.predict import predict
 from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_all
 from tilewright.launch import Kernel, Launcher
 from tilewright.profile.conflicts import conflicts_of
 from tilewright.remarks import Remark
@@ -64,3 +65,6 @@ def check(
     lowered = kernel.lower(*positional, arch=arch, block=block, **named)
     remarks = [r for conflict in conflicts_of(predict(lowered.kernel)) for r in conflict.remarks()]
     return sorted([*remarks, *lowered.kernel.remarks], key=lambda r: (r.file or "", r.line or 0, r.kind))
+
+
+hiding_all(globals(), ("check",))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tilewright.arguments import given
 from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -233,3 +234,6 @@ def promote(a: DType, b: DType) -> DType:
     signed, unsigned = (a, b) if a.kind == "int" else (b, a)
     bits = max(signed.bits, min(2 * unsigned.bits, 64))
     return _BY_NAME[f"int{bits}"]
+
+
+hiding_all(globals(), ("DType", "dtype", "promote"))

@@ -50,6 +50,7 @@ class Kernel(KernelByName, KernelShown):
     whose source cannot be read.
     """
 
+    @hiding_frames
     def __init__(
         self,
         function: types.FunctionType,
@@ -528,6 +529,7 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
+@hiding_frames
 def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1, dependent_launch: bool = False) -> Any:
     """Make a kernel of a function: `@tw.kernel`, or `@tw.kernel(fastmath=True)`.
 

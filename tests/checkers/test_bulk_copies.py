@@ -39,7 +39,7 @@ def load(without: str = "", atom: tw.atoms.CopyAtom = LOAD) -> object:
         if tw.thread_idx.x == 0:
             if without == "announcement":
                 full.arrive()
-            elif without != "arrival":
+            elif without != "arrival" or x[0, 0] > 1e9:
                 full.arrive_expect_tx(BYTES - 512 if without == "bytes" else BYTES)
             tw.copy(atom, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=guard), smem, barrier=full)
         if without != "wait":
@@ -90,6 +90,9 @@ def test_a_deadlock_says_how_many_bytes_are_missing() -> None:
         tw.sync_threads()
         if tw.thread_idx.x == 0:
             full.arrive_expect_tx(2048)
+            if x[0, 0] > 1e9:
+                smem = tw.shared(tw.float32, tw.row_major(TILE))
+                tw.copy(LOAD, tw.local_tile(x, TILE, (0, 0), guard=True), smem, barrier=full)
         full.wait(0)
 
     with pytest.raises(tw.CheckError, match="phase 0 .parity 0.: 1 of 1 arrivals have come, and 2048 bytes that were"):
@@ -380,3 +383,40 @@ def test_copies_share_no_bytes_with_what_threads_wrote_before() -> None:
 
     out, x = run(kernel, threads=32)
     assert (out == x).all()
+
+
+def in_place(atom: tw.atoms.CopyAtom, wrong: str) -> tw.Kernel:
+    """Return a kernel whose threads write to where a load of another thread has read."""
+
+    @tw.kernel
+    def update(x):
+        smem, i, row = tw.shared(tw.int32, tw.row_major((1, 64))), tw.thread_idx.x, tw.block_idx.x
+        full, other = tw.mbarrier(1), tw.mbarrier(1)
+        tw.sync_threads()
+        if i == 0:
+            full.arrive_expect_tx(256)
+            other.arrive()
+            tw.copy(atom, tw.local_tile(x, (1, 64), (row, 0), guard=atom is LOAD), smem, barrier=full)
+        if wrong == "another barrier":
+            other.wait(0)
+        elif wrong == "one warp only":
+            if i < 32:
+                full.wait(0)
+        else:
+            full.wait(0)
+        x[row ^ 1 if wrong == "another block" else row, i] = 7
+        full.wait(0)
+
+    return update
+
+
+@ATOMS
+@pytest.mark.parametrize("wrong", ["", "another barrier", "one warp only", "another block"])
+def test_who_has_waited_for_a_load_may_write_where_it_read(wrong: str, atoms: tuple[tw.atoms.CopyAtom, ...]) -> None:
+    with tw.simulate(raise_errors=False) as found:
+        in_place(atoms[0], wrong)[2, 64](tw.static(np.zeros((2, 64), np.int32)))
+    assert bool(found.findings) == bool(wrong)
+    for finding in found.findings:
+        assert finding.kind in ("race", "missing-wait"), finding
+        sides = {finding.location.text.strip()[:7], finding.other.text.strip()[:7]}  # type: ignore[union-attr]
+        assert sides == {"x[row ^", "tw.copy"}, finding

@@ -585,3 +585,41 @@ def test_clusters_that_meet_by_scopes_of_clusters() -> None:
     given = np.zeros(1, np.int32), np.zeros(4, np.int32)
     assert kinds(update, *given, grid=2) == set()
     assert kinds(update, *given, grid=4) == {"race"}
+
+
+@pytest.mark.parametrize(
+    ("then", "found"),
+    [("told", set()), ("told relaxed", set()), ("sent back", set()), ("sent again", {"race"}), ("told late", {"race"})],
+)
+def test_who_knows_that_a_copy_to_another_block_has_read(then: str, found: set[str]) -> None:
+    """The block that has waited for the bytes, and whom it tells: these may write to where they came from."""
+
+    @tw.kernel(cluster=2)
+    def send(out):
+        mine, theirs, i = tw.shared(tw.int32, THREADS), tw.shared(tw.int32, THREADS), tw.thread_idx.x
+        full, got = tw.mbarrier(1), tw.mbarrier(THREADS)
+        other = 1 - tw.block_rank_in_cluster()
+        mine[i] = i
+        tw.fence_proxy_async()
+        tw.cluster_sync()
+        if then == "told late":
+            got.at_rank(other).arrive()
+        if i == 0:
+            full.arrive_expect_tx(THREADS * 4)
+            tw.copy(tw.atoms.SM90_BULK_COPY_S2S, mine, theirs.at_rank(other), barrier=full.at_rank(other))
+        full.wait(0)
+        out[tw.block_idx.x, i] = theirs[i]
+        if then.startswith("told"):
+            if then != "told late":
+                got.at_rank(other).arrive(relaxed=then == "told relaxed")
+            got.wait(0)
+            mine[i] = 5
+        elif i == 0:  # both overwrite what the first copy has reached in the other block
+            full.arrive_expect_tx(THREADS * 4)
+            source, target = (theirs, mine) if then == "sent back" else (mine, theirs)
+            tw.copy(tw.atoms.SM90_BULK_COPY_S2S, source, target.at_rank(other), barrier=full.at_rank(other))
+        if not then.startswith("told"):
+            full.wait(1)
+        tw.cluster_sync()
+
+    assert kinds(send, np.zeros((2, THREADS), np.int32)) == found

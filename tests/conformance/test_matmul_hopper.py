@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.conformance.harness import Backend
 from tests.helpers.one_family import only
+from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 from tilewright.kernels.hopper_plan import HopperConfiguration
@@ -42,6 +43,7 @@ class Case:
 
 
 PING_PONG, SWAPPED, CLUSTER = {"is_ping_pong": True}, {"is_swapped": True}, {"cluster": 2}
+IN_CLUSTER = {"adds_in_cluster": True}
 CASES = {
     "one tile, few steps": Case((128, 256, 64), (128, 256, 64), 1),
     "edges, more tiles than blocks": Case((200, 264, 200), (128, 128, 64), 2),
@@ -57,8 +59,13 @@ CASES = {
     "cluster, ping-pong": Case((200, 264, 72), (64, 128, 64), 2, more=CLUSTER | PING_PONG),
     "swapped": Case((5, 264, 136), (8, 128, 64), 2, more=SWAPPED),
     "swapped, ping-pong, M contiguous": Case((24, 136, 136), (32, 64, 64), 1, majors="MK", more=SWAPPED | PING_PONG),
+    "swapped, few contiguous rows": Case((5, 136, 136), (16, 128, 64), 1, majors="MK", more=SWAPPED),
+    "few contiguous columns": Case((136, 7, 136), (128, 16, 64), 1, majors="KM"),
     "splits": Case((130, 136, 600), (128, 128, 64), 3, more={"splits": 3}),
     "splits, swapped, a batch": Case((3, 136, 520), (8, 128, 64), 4, batch=(2,), more={"splits": 4} | SWAPPED),
+    "splits in a cluster": Case((130, 136, 600), (128, 128, 64), 1, more={"splits": 2} | IN_CLUSTER),
+    "splits in a cluster, swapped": Case((5, 136, 520), (8, 128, 64), 1, more={"splits": 4} | SWAPPED | IN_CLUSTER),
+    "splits in a cluster, e4m3": Case((72, 72, 600), (128, 64, 128), 1, ("e4m3", "e4m3"), more={"splits": 2} | IN_CLUSTER),
     "f16": Case((130, 72, 72), (128, 64, 64), 1, ("f16", "f16")),
     "tf32": Case((130, 68, 68), (128, 64, 32), 1, ("tf32", "tf32")),
     "tf32, splits": Case((130, 68, 132), (128, 64, 32), 1, ("tf32", "tf32"), more={"splits": 2}),
@@ -118,7 +125,13 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, **option
     return backend.get(result)
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = (
+    "edges, more tiles than blocks", "a batch", "M and N contiguous", "ping-pong", "cluster", "swapped", "splits, swapped, a batch",
+    "splits in a cluster, swapped", "tf32", "e4m3 x e5m2", "s8 x u8",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", rest_is_slow(CASES, *QUICK))
 def test_products(backend: Backend, name: str) -> None:
     case = CASES[name]
     a, b = operands(case)
@@ -130,11 +143,12 @@ WITH_OPERANDS = {
     "ping-pong": Case((72, 136, 72), (64, 64, 64), 1, more=PING_PONG),
     "swapped": Case((5, 136, 72), (8, 128, 64), 1, more=SWAPPED),
     "splits": Case((70, 72, 264), (128, 64, 64), 2, more={"splits": 2}),
+    "splits in a cluster": Case((70, 72, 264), (128, 64, 64), 1, more={"splits": 2} | IN_CLUSTER),
     "rows of odd length": Case((67, 71, 72), (128, 64, 64), 1),
 }
 
 
-@pytest.mark.parametrize("name", WITH_OPERANDS)
+@pytest.mark.parametrize("name", rest_is_slow(WITH_OPERANDS, "splits", "rows of odd length"))
 def test_epilogues(backend: Backend, name: str) -> None:
     """alpha, beta and C, a bias, and a function with an array of its own and a number that is passed."""
     case, random = WITH_OPERANDS[name], np.random.default_rng(1)
@@ -149,7 +163,7 @@ def test_epilogues(backend: Backend, name: str) -> None:
         same(found, np.maximum(total * scale, 0) * gain)
 
 
-@pytest.mark.parametrize("name", ["cooperative", "ping-pong", "splits"])
+@pytest.mark.parametrize("name", rest_is_slow(["cooperative", "ping-pong", "splits"], "ping-pong"))
 def test_the_result_may_be_what_is_added(backend: Backend, name: str) -> None:
     case = WITH_OPERANDS[name]
     (m, n, _), (a, b) = case.extents, operands(case)
@@ -186,6 +200,31 @@ def test_rows_that_coincide(backend: Backend) -> None:
         found = backend.get(tw.matmul(repeated, backend.put(b).swapaxes(-1, -2)))
     assert family.launched
     same(found, product(np.broadcast_to(a[:1], a.shape), b))
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_steps_backwards(mode: int) -> None:
+    """A tensor map has none: such operands are packed, and such results are stored from registers."""
+    case = Case((72, 72, 72), (128, 64, 64), 2, batch=(2,))
+    a, b = operands(case)
+    out = np.zeros((2, 72, 72), np.float32)
+    with only(case.configuration, 2) as family:
+        tw.matmul(np.flip(a, mode), b.swapaxes(-1, -2), out=np.flip(out, mode))
+    assert family.launched
+    same(np.flip(out, mode), product(np.flip(a, mode), b))
+
+
+@pytest.mark.parametrize("name", rest_is_slow(WITH_OPERANDS, "swapped"))
+def test_results_of_any_layout(backend: Backend, name: str) -> None:
+    """Every other column, columns from the second on, and a transposed array; what lies beside them stays."""
+    case = WITH_OPERANDS[name]
+    (m, n, _), (a, b) = case.extents, operands(case)
+    for view in (lambda x: x[:, ::2], lambda x: x[:, 1 : n + 1], lambda x: x.swapaxes(0, 1)[1 : m + 1]):
+        wide = backend.put(np.full((2 * max(m, n), 2 * max(m, n)), 77, np.float32))
+        out = view(wide)[:m, :n]
+        same(compute(backend, case, a, b, out=out), product(a, b))
+        same(backend.get(out), product(a, b))
+        assert (backend.get(wide) == 77).sum() >= wide.shape[0] * wide.shape[1] - m * n
 
 
 def test_no_k_is_for_another_family() -> None:

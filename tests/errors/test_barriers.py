@@ -60,7 +60,7 @@ def deadlock(out):
     tw.sync_threads()
     if tw.warp_id() == 1:
         full.wait(0)
-        tw.named_barrier(4, 64).sync()
+        tw.named_barrier(4, 32).sync()
     elif tw.elect_one():
         full.arrive()
 

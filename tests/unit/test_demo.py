@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from tilewright import cli
 from tilewright.demo import Case, Trial, collect_cases, example_files, fetch, main, put, run_case, run_cases, with_parts
 from tilewright.demo.arrays import _Transposed
+from tilewright.demo.examples import examples_folder, load_example
 from tilewright.demo.runner import as_json, failures, format_seconds, greatest_difference
+from tilewright.errors import ArgumentError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def double(offset: float = 0.0, limit: float = 0.0) -> Case:
@@ -165,3 +173,42 @@ def test_main_of_an_example_exits_with_the_outcome(
 )
 def test_format_seconds(seconds: float | None, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package as pip installs it: its examples are in an archive, none lie beside it."""
+    package = tmp_path / "lib" / "site" / "tilewright"
+    package.mkdir(parents=True)
+    with tarfile.open(package / "examples.tar.xz", "w:xz") as archive:
+        for path in (EXAMPLES / "01_copy.py", EXAMPLES / "_tour.py"):
+            archive.add(path, path.name)
+    monkeypatch.setattr("tilewright.source.__file__", str(package / "source.py"))
+    examples_folder.cache_clear()
+    yield package
+    examples_folder.cache_clear()
+
+
+def test_examples_of_an_installed_package_are_unpacked(installed: Path) -> None:
+    folder = examples_folder()
+    assert folder == examples_folder()
+    assert sorted(path.name for path in folder.iterdir()) == ["01_copy.py", "_tour.py"]
+    assert (folder / "_tour.py").read_bytes() == (EXAMPLES / "_tour.py").read_bytes()
+    assert load_example(folder / "01_copy.py").cases("sim", True)
+
+
+def test_an_installation_without_examples_says_so(installed: Path) -> None:
+    (installed / "examples.tar.xz").unlink()
+    with pytest.raises(ArgumentError, match="this installation of tilewright has no examples"):
+        examples_folder()
+
+
+def test_unpack_writes_the_examples(tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    found = CliRunner().invoke(cli.main, ["demo", "--unpack", str(new)])
+    assert (found.exit_code, found.output) == (0, f"wrote the examples to {new}\n")
+    names = {path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*.py")}
+    assert {path.relative_to(new) for path in new.rglob("*.py")} == names
+    again = CliRunner().invoke(cli.main, ["demo", "--unpack", str(new)])
+    assert again.exit_code == 2
+    assert f"cannot write into {new}" in again.output

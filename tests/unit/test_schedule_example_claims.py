@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.compilers import needs_nvrtc
 from tests.helpers.slow import rest_is_slow
 
 from tilewright.demo import example_files
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.runtime.clang import find_clang
-from tilewright.runtime.nvrtc import nvrtc_version
 from tilewright.schedule import Dimension, MMASchedulingPolicy, Plan
 
 MODULES: dict[int, Any] = {  # Any: modules, by number
@@ -32,7 +32,7 @@ FULL: dict[str, Callable[[], Plan]] = {
 }
 
 
-@pytest.mark.skipif(nvrtc_version() is None, reason="needs NVRTC")
+@needs_nvrtc
 @pytest.mark.parametrize("arch", rest_is_slow(["sm_80", "sm_90a"], "sm_90a"))
 @pytest.mark.parametrize("make", FULL.values(), ids=FULL)
 def test_full_extents_compile_without_spills(make: Callable[[], Plan], arch: str) -> None:

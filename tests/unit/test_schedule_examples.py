@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.compilers import has_nvrtc
 from tests.helpers.slow import covering
 
 from tilewright.demo import Case, collect_cases, example_files, run_case, runner
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.runtime.clang import find_clang
-from tilewright.runtime.nvrtc import nvrtc_version
 from tilewright.schedule import Plan, ScheduledKernel
 
 FILES = example_files(examples_folder() / "schedule")
@@ -89,7 +89,7 @@ def refuse_spills(kernel: ScheduledKernel, arch: str) -> None:
             pytest.skip("needs clang")
         assert kernel.resources().registers > 0 and not kernel.resources().spills
         return
-    if nvrtc_version() is None:
+    if not has_nvrtc():
         pytest.skip("needs NVRTC")
     tile = kernel.plan.tensorization
     resources = kernel.resources(None if tile is not None and tile.recipe.is_of_warpgroup else arch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from types import ModuleType
@@ -64,3 +65,14 @@ def test_every_page_is_in_a_table_of_contents() -> None:
                 }
     pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
     assert sorted(page for page in pages - listed if not page.startswith("reference/")) == []
+
+
+def test_the_reference_has_what_is_read_from_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of modules that need a library, which is not imported for it."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    pages = importlib.import_module("reference_pages")
+    for module in pages.READ_FROM_SOURCE:
+        text = pages._page_of_source(module)
+        names = {name for name in pages.names_in_source(module) if f"{module}.{name}" not in pages.READ_FROM_SOURCE}
+        assert names and {name for name in names if f"## {name}\n" not in text} == set()
+        assert all(block.count("\n\n\n") == 0 for block in text.split("````")[1::2])  # each has a docstring

@@ -221,7 +221,25 @@ CASES: dict[str, str | Callable[[], object]] = {
         tw.sync_threads()
         if i == 0:
             full.arrive_expect_tx(64)
+            if x[0] > 1e9:
+                tw.copy(tw.atoms.SM90_BULK_COPY_G2S, tw.local_tile(x, 16, 0), tw.shared(tw.float32, 16), barrier=full)
         out[i] = x[i]
+        """,
+        x=tw.static(np.ones(64, np.float32)),
+    ),
+    "... is told to expect bytes of bulk copies, and no copy of the kernel brings bytes to it": lambda: launch(
+        """
+        full = tw.mbarrier(1)
+        tw.sync_threads()
+        if i == 0:
+            full.arrive_expect_tx(64)
+        full.wait(0)
+        """
+    ),
+    "... takes ... arrivals a phase, and at most ... come: this wait never ends": lambda: launch(
+        """
+        if tw.warp_id() == 0:
+            tw.named_barrier(1, 64).sync()
         """
     ),
     "needless wait: ... never waits for anything in this launch": "tw.cp_async_wait()\nout[i] = x[i]",

@@ -16,8 +16,11 @@ from typing import Any
 
 from tilewright.atoms.copy import CopyAtom, UniversalCopy
 from tilewright.atoms.mma import MMAAtom
+from tilewright.frames import hiding_all
 
 __all__ = ["CopyAtom", "MMAAtom", "UniversalCopy"]
+
+hiding_all(globals(), __all__)
 
 # The index of instructions: the module of each, with the functions that make atoms, and for a family of names the
 # function that makes an atom of a name in the module's NAMES.

@@ -20,5 +20,8 @@ from tilewright.bench.comparison import Comparison
 from tilewright.bench.machine import machine
 from tilewright.bench.race import Race, compare
 from tilewright.bench.timing import Timing, do_bench, time_runs
+from tilewright.frames import hiding_all
 
 __all__ = ["Comparison", "Occupancy", "Race", "Timing", "compare", "do_bench", "machine", "occupancy", "time_runs"]
+
+hiding_all(globals(), __all__)

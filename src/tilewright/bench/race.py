@@ -15,6 +15,8 @@ from tilewright.bench.timing import time_runs
 from tilewright.errors import ArgumentError
 
 _MAX_CALLS = 200  # in one batch
+# A call of less is captured whatever the host takes for it: a busy host may take ten times as long in the next round.
+_SHORT_MS = 0.25
 
 
 class ColdBatch:
@@ -57,10 +59,11 @@ class WarmBatch:
         host_ms = (watch.host_seconds() - before) * 1000 / self.calls
         watch.synchronize()
         # Where the device has done all before the host has queued all, the host's time is what is measured.
-        if 1.2 * host_ms >= probe:
+        is_bound = 1.2 * host_ms >= probe
+        if is_bound or probe < _SHORT_MS:
             self._replay = watch.capture(run, self.calls)
         self.captured: bool = self._replay is not None
-        self.host_bound: bool = 1.2 * host_ms >= probe and not self.captured
+        self.host_bound: bool = is_bound and not self.captured
         if self.captured:
             self.run()
 
@@ -94,8 +97,9 @@ def compare(
     In each of `rounds` rounds every candidate runs for about `batch_ms`; each round has another order, drawn from a
     fixed seed, because what runs after a kernel that draws full power runs at lower clocks, and a fixed or a rotating
     order would charge that to one candidate. With `flush` every call runs with a cold L2 cache between two events, as
-    in `do_bench`. Without, a round is one batch of calls back to back, as a CUDA graph where a launch takes longer
-    than its work and PyTorch or CuPy can capture it. `baseline` (the first candidate) is what ratios refer to.
+    in `do_bench`. Without, a round is one batch of calls back to back, as a CUDA graph where a call takes less than
+    0.25 ms or its launch longer than its work, and PyTorch or CuPy can capture it. `baseline` (the first candidate) is
+    what ratios refer to.
 
     `reference`, where given, is what each candidate must compute before it is timed: an array or a tuple of them, or
     the name of the candidate whose results count. It is compared with the arrays `outputs` that the candidates write,

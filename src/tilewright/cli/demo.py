@@ -20,8 +20,11 @@ _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
 @click.option("--all", "runs_all", is_flag=True, help="Run every example and check each against NumPy.")
 @click.option("--backend", type=click.Choice(["sim", "cuda"]), help="Default: the GPU where there is one.")
 @click.option("--full", is_flag=True, help="Use the full sizes of the examples on the simulator too (slow).")
+@click.option("--unpack", metavar="FOLDER", help="Write the example files into a new folder, to read and to change.")
 @json_option
-def demo(names: tuple[str, ...], runs_all: bool, backend: str | None, full: bool, as_json: bool) -> None:
+def demo(
+    names: tuple[str, ...], runs_all: bool, backend: str | None, full: bool, unpack: str | None, as_json: bool
+) -> None:
     """Show what Tilewright does, in some seconds: a kernel runs, its faults are found, its CUDA C++ is printed.
 
     With --all, run all example kernels instead and check each against NumPy; with EXAMPLE, those in the files whose
@@ -29,6 +32,9 @@ def demo(names: tuple[str, ...], runs_all: bool, backend: str | None, full: bool
     """
     from tilewright.demo import pick_backend
 
+    if unpack is not None:
+        _unpack(unpack)
+        return
     chosen, note = pick_backend(backend)
     if note is not None:
         click.echo(note, err=True)
@@ -36,6 +42,20 @@ def demo(names: tuple[str, ...], runs_all: bool, backend: str | None, full: bool
         _examples(names, chosen, full, as_json)
     else:
         _tour(chosen, as_json)
+
+
+def _unpack(folder: str) -> None:
+    import shutil
+
+    from tilewright.demo.examples import examples_folder
+
+    try:
+        shutil.copytree(examples_folder(), folder, ignore=shutil.ignore_patterns("__pycache__"))
+    except OSError as error:
+        raise click.BadParameter(
+            f"cannot write into {folder}: {error.strerror or error}", param_hint="--unpack"
+        ) from None
+    click.echo(f"wrote the examples to {folder}")
 
 
 def _tour(backend: Backend, as_json: bool) -> None:

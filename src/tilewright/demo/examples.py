@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
+import shutil
 import sys
+import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
@@ -100,18 +105,25 @@ class Report:
         return self.library_seconds / self.seconds
 
 
+@cache
 def examples_folder() -> Path:
-    """Return the folder of the examples: inside the installed package, or at the top of a checkout."""
+    """Return the folder of the examples: of the checkout, or a temporary one of what an installed package holds."""
     package = Path(tilewright.source.__file__).resolve().parent
-    candidates = (package / "examples", package.parent.parent / "examples")
-    for folder in candidates:
-        if any(folder.glob("*.py")):
-            return folder
-    raise ArgumentError(
-        "this installation of tilewright has no examples",
-        details=[f"looked in {folder}" for folder in candidates],
-        help="install it again from a checkout: pip install .",
-    )
+    folder, archive = package.parent.parent / "examples", package / "examples.tar.xz"
+    if any(folder.glob("*.py")):
+        return folder
+    if not archive.is_file():
+        raise ArgumentError(
+            "this installation of tilewright has no examples",
+            details=[f"looked for {folder} and {archive}"],
+            help="install it again from a checkout: pip install .",
+        )
+    unpacked = Path(tempfile.mkdtemp(prefix="tilewright-examples-"))
+    atexit.register(shutil.rmtree, unpacked, ignore_errors=True)
+    with tarfile.open(archive) as files:
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # before Python 3.10.12 there is none
+        files.extractall(unpacked)
+    return unpacked
 
 
 def example_files(folder: Path | None = None) -> list[Path]:

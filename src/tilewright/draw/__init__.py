@@ -10,6 +10,7 @@ from tilewright.draw.bank_pictures import Traffic, banks, traffic
 from tilewright.draw.model import Drawing, beside
 from tilewright.draw.printing import picture, print_typst, save, svg, text, typst
 from tilewright.draw.thread_pictures import tiling
+from tilewright.frames import hiding_all
 
 __all__ = [
     "Drawing",
@@ -25,3 +26,5 @@ __all__ = [
     "traffic",
     "typst",
 ]
+
+hiding_all(globals(), __all__)

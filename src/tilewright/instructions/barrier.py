@@ -24,7 +24,8 @@ from tilewright.dtypes import int32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.effects import Effects, Order, Scope, Waits, attribute, operand
-from tilewright.ir.instruction import Instruction
+from tilewright.ir.evaluate import facts_of
+from tilewright.ir.instruction import Instruction, Meeting
 from tilewright.trace.scalar import as_scalar
 from tilewright.trace.tracer import Tracer, current
 
@@ -217,6 +218,11 @@ class NamedBarrier(Instruction):
     @property
     def effects(self) -> Effects:
         return self.EFFECTS if self.kind == "sync" else replace(self.EFFECTS, order=Order.RELEASE, waits=Waits.NOBODY)
+
+    def meeting(self) -> Meeting | None:
+        number = facts_of(self.id).constant
+        called = "a named barrier" if number is None else f"named barrier {number}"
+        return Meeting(number, called, self.threads, 1, self.kind == "sync", is_known=number is not None)
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         expect(self.kind in _FUNCTIONS, f"no {self.kind} of a named barrier")

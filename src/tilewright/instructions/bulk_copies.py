@@ -296,15 +296,17 @@ class BulkLoad(Instruction):
                 return
             read = runs.access(AccessKind.COPY_READ, runs.tensor, values[origin], rows, threads)
             write = runs.access(AccessKind.COPY_WRITE, runs.memory, values[target], rows, threads)
+            read.told = rows
             refused = machine.start_bulk(read, write)
             found = None if refused else runs.gather(read)
 
             def land(which: Array, element: Array, phase: Array) -> None:
                 if found is None:
                     return  # its bytes come nevertheless
-                machine.finish_bulk(read, which, None)
+                arrival = self.barrier, element, phase
+                machine.finish_bulk(read, which, arrival)
                 runs.memory.scatter(rows[which], write.index[which], found[which])
-                machine.finish_bulk(write, which, (self.barrier, element, phase))
+                machine.finish_bulk(write, which, arrival)
 
             elements = lanes_of(machine, values[at], rows, threads)
             mbarriers.deliver_later(self, elements, rows, threads, bytes, land)

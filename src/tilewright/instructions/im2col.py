@@ -127,6 +127,11 @@ def _demand_no_offsets(tile: Tensor, refuse: BoxRefusal) -> None:
     if any(step != 1 for step in engine.filter.strides):
         steps = " and ".join(map(str, engine.filter.strides[::-1]))
         raise refuse(f"stores adjacent pixels, and these are {steps} apart", "leave stride= out, or store by threads")
+    if any(engine.filter.paddings):  # an H200 stops such a store as an illegal instruction
+        raise refuse(
+            f"stores pixels of the image, and padding={engine.filter.paddings[::-1]} begins outside of it",
+            "leave padding= out: tw.im2col(x, 1)[0, 0] are the pixels of x themselves",
+        )
 
 
 @cache

@@ -37,7 +37,8 @@ from tilewright.instructions.mbarrier_text import (
 )
 from tilewright.ir.core import Buffer, Space, Value
 from tilewright.ir.effects import Completion, Effects, Order, Waits, attribute, operand, updates, writes
-from tilewright.ir.instruction import Instruction
+from tilewright.ir.evaluate import facts_of
+from tilewright.ir.instruction import Instruction, Meeting
 from tilewright.trace.carry import DeviceObject
 from tilewright.trace.control import branch
 from tilewright.trace.engine import allocate
@@ -273,6 +274,14 @@ class _Mbarrier(Instruction):
         expect(placed, f"{buffer.name} does not hold mbarriers: they are uint64 in shared memory")
         expect(all(v.type is int32 for v in self.operands), "index, count and parity are int32")
 
+    def meet(self, brings: Value | int = 0, takes: Value | None = None, **more: bool) -> Meeting:
+        """Return what is done at the barriers of the buffer."""
+        (buffer,) = self.buffers
+        given = brings if isinstance(brings, int) else facts_of(brings).constant
+        taken = None if takes is None else facts_of(takes).constant
+        is_known = given is not None and (taken is not None or takes is None)
+        return Meeting(buffer, f"mbarrier {buffer.name}", taken, given or 0, is_known=is_known, **more)
+
     def place(self, printer: Printer) -> str:
         """Return the address in C++, of a target that has mbarriers."""
         if not printer.arch.has_mbarrier:
@@ -293,6 +302,9 @@ class MbarrierInit(_Mbarrier):
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, fences_itself=True)
     COUNTED: ClassVar[str | None] = "mbarrier init"
+
+    def meeting(self) -> Meeting:
+        return self.meet(takes=self.count)
 
     def simulate(self, compiler: Compiler) -> Step:
         index, count = compiler.slots((self.index, self.count))
@@ -321,6 +333,9 @@ class MbarrierArrive(_Mbarrier):
     EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
     COUNTED: ClassVar[str | None] = "mbarrier arrive"
 
+    def meeting(self) -> Meeting:
+        return self.meet(self.count)
+
     def simulate(self, compiler: Compiler) -> Step:
         index, count = compiler.slots((self.index, self.count))
         mbarriers = compiler.mbarriers(self.buffer)
@@ -346,6 +361,9 @@ class MbarrierArriveAt(MbarrierArrive):
 
     rank: Value = operand()
     relaxed: bool = attribute()
+
+    def meeting(self) -> Meeting:
+        return replace(self.meet(self.count), is_known=False)  # any block of the cluster may arrive
 
     def simulate(self, compiler: Compiler) -> Step:
         index, count, rank = compiler.slots((self.index, self.count, self.rank))
@@ -381,6 +399,9 @@ class MbarrierExpect(_Mbarrier):
     def effects(self) -> Effects:
         return self.EFFECTS if self.arrives else replace(self.EFFECTS, order=Order.NONE)
 
+    def meeting(self) -> Meeting:
+        return self.meet(int(self.arrives), announces=facts_of(self.bytes).low > 0)
+
     def simulate(self, compiler: Compiler) -> Step:
         index, size = compiler.slots((self.index, self.bytes))
         mbarriers = compiler.mbarriers(self.buffer)
@@ -412,6 +433,9 @@ class MbarrierCopies(_Mbarrier):
     EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE, follows=Completion.GROUP)
     COUNTED: ClassVar[str | None] = "mbarrier copies"
 
+    def meeting(self) -> Meeting:
+        return self.meet(1)
+
     def simulate(self, compiler: Compiler) -> Step:
         index, mbarriers = compiler.slot(self.index), compiler.mbarriers(self.buffer)
 
@@ -440,6 +464,9 @@ class MbarrierWait(_Mbarrier):
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
     COUNTED: ClassVar[str | None] = "mbarrier wait"
+
+    def meeting(self) -> Meeting:
+        return self.meet(waits=facts_of(self.parity).constant == 0)
 
     def simulate(self, compiler: Compiler) -> Step:
         raise InternalError("a wait at an mbarrier outside of agents", location=self.location)

@@ -36,9 +36,10 @@ _SPACES = {"shared": "shared::cta", "global": "global"}
 def fence_proxy_async(space: str = "shared") -> None:
     """Let asynchronous work that is started later see what this thread has written (PTX fence.proxy.async).
 
-    `space` is "shared" (of the block) or "global". Every thread that wrote runs the fence, before the barrier or the
-    arrival that tells the thread which starts the bulk copy or matrix instruction. The completion of such work needs no
-    fence. Raises `LanguageError` for another space, and on targets without asynchronous proxy (before sm_90).
+    `space` is "global", or "shared": of the block, and of other blocks of the cluster where the kernel writes to these.
+    Every thread that wrote runs the fence, before the barrier or the arrival that tells the thread which starts the
+    bulk copy or matrix instruction. The completion of such work needs no fence. Raises `LanguageError` for another
+    space, and on targets without asynchronous proxy (before sm_90).
     """
     given: object = space
     if not isinstance(given, str) or given not in _SPACES:
@@ -85,10 +86,14 @@ class ProxyFence(Instruction):
     def cuda(self, printer: Printer) -> None:
         if printer.arch.number < 90:
             raise printer.refuse(self, f"fence.proxy.async needs sm_90 or later, and the target is {printer.arch}")
-        name = "fence_proxy_async" if self.space == "shared" else f"fence_proxy_async_{self.space}"
+        name, space = "fence_proxy_async", _SPACES[self.space]
+        if self.space == "global":
+            name += "_global"
+        elif any(use.buffer.is_remote and use.use.is_write for op in printer.kernel.body.walk() for use in op.uses):
+            name, space = "fence_proxy_async_cluster", "shared::cluster"  # shared::cta is this block's alone
         printer.prelude.need(f"""\
 // Behind this fence and a barrier, bulk copies and matrix instructions see what this thread wrote.
 {FUNCTION} void {name}() {{
-    asm volatile("fence.proxy.async.{_SPACES[self.space]};" ::: "memory");
+    asm volatile("fence.proxy.async.{space};" ::: "memory");
 }}""")
         printer.statement(f"{name}();", self)

@@ -298,6 +298,7 @@ class TensorLoad(Instruction):
             place = boxes.places(values[start], rows, threads)
             box = boxes.read(index, there)
             read = BulkAccess(self, AccessKind.COPY_READ, boxes.tensor, rows, threads, index, there)
+            read.told = rows if targets is None else None  # of several blocks, none knows for all
             reading = np.ones(len(rows), np.bool_)
             # Of each box a copy for each block that gets it: which box, and the row of the block.
             of, to = (np.arange(len(rows)), rows) if targets is None else targets(rows, threads)
@@ -312,10 +313,11 @@ class TensorLoad(Instruction):
                     return  # its bytes come nevertheless
                 begun = np.zeros_like(reading)
                 begun[of[which]] = True
-                machine.finish_bulk(read, begun & reading, None)
+                arrival = self.barrier, element, phase
+                machine.finish_bulk(read, begun & reading, arrival if targets is None else None)
                 reading[begun] = False
                 boxes.memory.scatter(to[which], place[which], box[of[which]])
-                machine.finish_bulk(write, which, (self.barrier, element, phase))
+                machine.finish_bulk(write, which, arrival)
 
             elements = np.broadcast_to(values[at], (machine.blocks, machine.threads))[rows, threads]
             mbarriers.deliver_later(self, elements, to, threads, self.map.bytes, land)

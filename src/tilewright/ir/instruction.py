@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.dtypes import DType
@@ -28,6 +29,25 @@ if TYPE_CHECKING:
 
 # Values with the type of what is in them: a register may hold several narrow numbers.
 TypedValues = list[tuple[Value, DType]]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What an instruction does at a barrier that some threads of a block meet at.
+
+    `barrier` is the memory of the barriers, or the number of one of the block's, None where that is not known; `called`
+    what messages call it. A phase takes so many arrivals (None: another op says), of which each thread brings so many;
+    it waits for the end of a first phase or not, and announces bytes or not. Where not all of that is known, `is_known`
+    is false.
+    """
+
+    barrier: Hashable
+    called: str
+    takes: int | None = None
+    brings: int = 0
+    waits: bool = False
+    announces: bool = False
+    is_known: bool = True
 
 
 class Instruction(Op, ABC):
@@ -79,6 +99,10 @@ class Instruction(Op, ABC):
 
     def facts(self) -> Facts | None:
         """Return what is known of the integer that a pure instruction gives; None: its type's range."""
+        return None
+
+    def meeting(self) -> Meeting | None:
+        """Return what is done at a barrier of some threads, None where there is none."""
         return None
 
     def fetched_map(self) -> TensorMap | None:

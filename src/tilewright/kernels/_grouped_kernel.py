@@ -98,8 +98,8 @@ def multiply_tile(plan, D, A, B, m_block, n_block):
     """Compute one tile of D = A B^T, and leave shared memory free for the next."""
     tid = tw.thread_idx.x
     sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
-    tiles_a = TileLoader(plan.a, A, sA, m_block, tid)
-    tiles_b = TileLoader(plan.b, B, sB, n_block, tid)
+    tiles_a = TileLoader(plan.a, A, sA, m_block, tid, None)
+    tiles_b = TileLoader(plan.b, B, sB, n_block, tid, None)
     thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
     held = plan.held_steps
     rA = tw.registers(A.dtype, (*plan.mma.partition_shape((plan.a.rows, plan.a.depth), "A")[:2], held))

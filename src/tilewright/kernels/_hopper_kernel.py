@@ -31,6 +31,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
     ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
     order = Order() if plan.is_ping_pong else None
+    peers = Peers(plan) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     rank = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
     works = works_of(plan, D, A)
@@ -40,7 +41,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         if tw.thread_idx.x == 0:
             state = ring.producer()
             for row, column, batch, split in works:
-                first, last = works.steps(split)
+                first, last = works.steps(split, peers)
                 for k_tile in range(first, last):
                     with state.fill() as (stage, full):
                         rows = tile_of(plan, A, (m, k), (plan.cluster * row + rank, k_tile, batch))
@@ -51,16 +52,16 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         if plan.is_ping_pong:
             alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
         else:
-            cooperate(plan, epilogue, works, ring, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
-        if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
-            tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+            cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
+            if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+                tw.tma_store_wait(0)  # the buffer is there until its last store has read it
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
 
 
 def meet(plan):
     """Wait for all threads of the block, or of the cluster."""
-    if plan.cluster > 1:
+    if plan.cluster > 1 or plan.peers > 1:
         tw.cluster_sync()
     else:
         tw.sync_threads()
@@ -110,9 +111,11 @@ class Works:
         matrices = self.batches // self.plan.splits
         return (rest % matrices, rest // matrices) if self.plan.batched else (0, rest)
 
-    def steps(self, split):
-        """Return the first tile of K of a split, and that behind its last."""
+    def steps(self, split, peers):
+        """Return the first tile of K of a split, or of this block in its cluster, and that behind its last."""
         splits = self.plan.splits
+        if peers is not None:
+            split, splits = peers.rank, self.plan.peers
         if splits == 1:
             return 0, self.k_tiles
         return split * self.k_tiles // splits, (split + 1) * self.k_tiles // splits
@@ -128,8 +131,8 @@ class Works:
 def works_of(plan, D, A):
     """Return the tiles of this block."""
     block, blocks = tw.block_idx.x, tw.grid_dim.x
-    if plan.cluster > 1:
-        block, blocks = tw.cluster_idx.x, blocks // plan.cluster
+    if tw.cluster_dim.x > 1:
+        block, blocks = tw.cluster_idx.x, blocks // tw.cluster_dim.x
     return Works(plan, D.shape, tw.ceil_div(A.shape[1], plan.tile[2]), block, blocks)
 
 
@@ -166,10 +169,48 @@ class Order:
 
     def __init__(self):
         self.multiplies, self.stores = tw.mbarrier(4, stages=CONSUMERS), tw.mbarrier(1, stages=CONSUMERS)
+        self.multiplies.buffer.name, self.stores.buffer.name = "multiplies", "stores"
+
+
+class Peers:
+    """The blocks of a cluster that share the K of a tile: the first one adds up the sums of all, by their ranks.
+
+    Its shared memory has a place for the sums of each of the others. A cluster computes one tile, so nobody waits for
+    that place.
+    """
+
+    def __init__(self, plan):
+        m, n, _ = plan.tile
+        threads, others = CONSUMERS * WARPGROUP, plan.peers - 1
+        count = m * n // threads
+        layout = tw.Layout((threads, count, others), (1, threads, threads * count))
+        self.count, self.others = count, others
+        self.sums = tw.shared(plan.mma.atom.dtype_c, layout)
+        self.arrived = tw.mbarrier(4 * CONSUMERS * others)
+        self.sums.engine.buffer.name, self.arrived.buffer.name = "sums", "arrived"
+        self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
+
+    @tw.function
+    def send(self, acc):
+        """Write the accumulators to the first block."""
+        there = self.sums.at_rank(0)
+        for i in tw.range(self.count, unroll=True):
+            there[self.thread, i, self.rank - 1] = acc[i]
+        tw.sync_warp()
+        if tw.elect_one():
+            self.arrived.at_rank(0).arrive()
+
+    @tw.function
+    def add(self, acc):
+        """Add the sums of the other blocks to the accumulators."""
+        self.arrived.wait(0)
+        for other in tw.static_range(self.others):
+            for i in tw.range(self.count, unroll=True):
+                acc[i] += self.sums[self.thread, i, other]
 
 
 @tw.function
-def cooperate(plan, epilogue, works, ring, sA, sB, sD, D, operands, alpha, beta, rank):
+def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, operands, alpha, beta, rank):
     """Compute tiles of which each consumer has half of the rows."""
     consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
     thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
@@ -178,13 +219,20 @@ def cooperate(plan, epilogue, works, ring, sA, sB, sD, D, operands, alpha, beta,
     partial = tw.registers(acc.dtype, acc.shape) if plan.promotes else None
     state = ring.consumer(behind=0 if plan.promotes else 1)
     for row, column, batch, split in works:
-        first, last = works.steps(split)
+        first, last = works.steps(split, peers)
         multiply(plan, state, tA, tB, acc, partial, first, last)
         if not plan.promotes:
             tw.wgmma_wait(0)
-            state.release()
+            if peers is None:  # otherwise it was the only tile
+                state.release()
         place = plan.cluster * row + rank, column, works.batches // plan.splits * split + batch
-        finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+        if peers is None:
+            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+        elif peers.rank > 0:
+            peers.send(acc)
+        else:
+            peers.add(acc)
+            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
 
 
 @tw.function
@@ -260,7 +308,9 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
                 value = of_part(acc, i, wave, part * count)
                 out[i] = epilogue.apply(value, alpha, beta, [x[i] for x in elements]).to(D.dtype)
             if plan.stores_boxes:
-                store_boxes(plan, out, sD[:, :, consumer], D, (*where, batch))
+                # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
+                is_free = (plan.is_ping_pong or plan.peers > 1) and wave == part == 0
+                store_boxes(plan, out, sD[:, :, consumer], D, (*where, batch), is_free)
             else:
                 tile = tw.local_tile(D[:, :, batch], (rows, columns), where, guard=True)
                 tw.copy(out, thread.partition_C(tile))
@@ -280,14 +330,15 @@ def load_part(plan, thread, tensor, where):
 
 
 @tw.function
-def store_boxes(plan, out, buffer, D, where):
-    """Write a part of the results to shared memory, and begin its store by TMA."""
+def store_boxes(plan, out, buffer, D, where, is_free):
+    """Write a part of the results to shared memory, when it is free, and begin its store by TMA."""
     group = tw.warpgroup_id()
     ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
     writer = plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
-    if is_leader:
-        tw.tma_store_wait(0)  # the store before has read the buffer
-    ours.sync()
+    if not is_free:
+        if is_leader:
+            tw.tma_store_wait(0)  # the store before has read the buffer
+        ours.sync()
     tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
     tw.fence_proxy_async()
     ours.sync()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._epilogue_kernel import finish
-from tilewright.kernels._split_kernel import add_split_products, mend
+from tilewright.kernels._parts_kernel import add_products_of_parts, mend
 
 
 @tw.kernel
@@ -17,17 +17,24 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
 
     Behind the operands come the numbers that the epilogue's function uses.
 
+    Where K is split, D has a matrix for the sums of each split: matrix `batch` + `batches` * `split`.
+
     Three things run at the same time: asynchronous copies bring the tiles of rounds to come into a ring of stages, the
     fragments of the next step of K are read from shared memory, and those of this one are multiplied.
     """
-    m_block, n_block, batch = block_of(plan, D.shape)
+    m_block, n_block, matrix = block_of(plan, D.shape)
+    batch, splits = matrix, None
+    if plan.is_split:
+        batch, splits = matrix % A.shape[2], (matrix // A.shape[2], D.shape[2] // A.shape[2])
     numbers = operands[len(operands) - len(plan.epilogue.numbers) :]
-    D, A, B, *operands = (x[:, :, batch] for x in (D, A, B, *operands[: len(operands) - len(numbers)]))
+    A, B, D, *operands = (
+        A[:, :, batch], B[:, :, batch], *(x[:, :, matrix] for x in (D, *operands[: len(operands) - len(numbers)]))
+    )  # fmt: skip
 
     tid = tw.thread_idx.x
     sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
-    tiles_a = TileLoader(plan.a, A, sA, m_block, tid)
-    tiles_b = TileLoader(plan.b, B, sB, n_block, tid)
+    tiles_a = TileLoader(plan.a, A, sA, m_block, tid, splits)
+    tiles_b = TileLoader(plan.b, B, sB, n_block, tid, splits)
 
     # Fragments of some steps of K; their loads see the same registers in their own order.
     thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
@@ -39,7 +46,7 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
     tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
 
-    k_tiles, steps = tiles_a.tiles, tw.size(tLsA.shape[2])
+    k_tiles, steps = tiles_a.tiles - tiles_a.begin, tw.size(tLsA.shape[2])
     pipe = tw.pipeline(plan.stages)
     for k_tile in tw.static_range(pipe.ahead):
         start_tile(tiles_a, k_tile, k_tile)
@@ -73,15 +80,15 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
             if k == 0 and not is_early:
                 start_next(k_tile, start)
-            if plan.split is None:
+            if plan.parts is None:
                 tw.gemm(plan.mma, acc, rA[:, :, k % held], rB[:, :, k % held], acc)
             else:
-                add_split_products(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
+                add_products_of_parts(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
 
     first = 0
     if plan.has_edges:
         # As long as the copies bring whole tiles of K only rows have to be guarded, and those only at the edges.
-        first = tw.maximum(tiles_a.whole_tiles - pipe.ahead, 0)
+        first = tw.maximum(tiles_a.whole_tiles - tiles_a.begin - pipe.ahead, 0)
         if first > 0 and tiles_a.has_all_rows() and tiles_b.has_all_rows():
             for k_tile in range(first):
                 multiply(k_tile, start_whole_tile)
@@ -91,13 +98,13 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     for k_tile in range(first, k_tiles):
         multiply(k_tile, start_tile)
     pipe.drain()
-    if plan.split is not None:
-        mend(plan, acc, thread, A, B, (m_block, n_block))
+    if plan.parts is not None:
+        mend(plan, acc, thread, A, B, (m_block, n_block), (tiles_a.begin * plan.a.depth, tiles_a.depth))
     finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta)
 
 
 def block_of(plan, extents):
-    """Return the tile of (M, N) and the matrix of the batch that this block computes.
+    """Return the tile of (M, N) and the matrix of D that this block computes.
 
     `plan.group` tiles along M come before the next along N: blocks that run at the same time share rows of A and B.
     """
@@ -114,9 +121,10 @@ def block_of(plan, extents):
 class TileLoader:
     """Copies an operand's tiles of K into the stages of shared memory, and zeros where the matrix has ended."""
 
-    def __init__(self, plan, matrix, smem, block, thread):
+    def __init__(self, plan, matrix, smem, block, thread, splits):
         self.plan = plan
         self.rows, self.depth = matrix.shape
+        self.begin = 0
         tile = (plan.rows, plan.depth)
         part = plan.copy.get_slice(thread)
         self.source = part.partition_S(tw.local_tile(matrix, tile, (block, None)))  # (values, rows, K, tiles of K)
@@ -126,6 +134,11 @@ class TileLoader:
         self.first = part.partition_S(places)[0]
         self.steps = plan.copy.get_slice(0).partition_S(tw.identity_tensor(tile))
         self.tiles = tw.size(self.source.shape[3])
+        if splits is not None:  # for this loader, the matrix begins and ends with the split
+            each = tw.ceil_div(self.tiles, splits[1])
+            self.begin = tw.minimum(splits[0] * each, self.tiles)
+            self.tiles = tw.minimum(self.begin + each, self.tiles)
+            self.depth = tw.minimum(self.tiles * plan.depth, self.depth)
         self.whole_tiles = self.depth // plan.depth
         self.rows_end = block * plan.rows + plan.rows
 
@@ -135,7 +148,7 @@ class TileLoader:
 
     def copy(self, k_tile, stage, **guards):
         """Begin to copy a tile, under a predicate or count."""
-        tw.copy(self.plan.copy, self.source[:, :, :, k_tile], self.target[:, :, :, stage], **guards)
+        tw.copy(self.plan.copy, self.source[:, :, :, self.begin + k_tile], self.target[:, :, :, stage], **guards)
 
 
 def start_whole_tile(loader, k_tile, stage):
@@ -162,7 +175,7 @@ def start_tile(loader, k_tile, stage):
     """Begin to copy tile `k_tile` into a stage as far as it is there; past the last tile come zeros."""
     plan = loader.plan
     if not plan.guard_rows and not plan.guard_k:
-        loader.copy(k_tile, stage, pred=k_tile < loader.tiles)
+        loader.copy(k_tile, stage, pred=loader.begin + k_tile < loader.tiles)
     elif plan.guard_parts:
         counts = guards_of(loader, tw.int32, k_tile)
         loader.copy(k_tile, stage, count=counts)
@@ -182,7 +195,7 @@ def guards_of(loader, dtype, k_tile):
     guards = tw.registers(dtype, tw.Layout((tw.size(values), *rest), (0, 1, rest[0])))
     row, k = loader.first
     rows_left = loader.rows - row
-    k_left = plan.depth if k_tile is None else loader.depth - k - k_tile * plan.depth
+    k_left = plan.depth if k_tile is None else loader.depth - k - (loader.begin + k_tile) * plan.depth
     for i in tw.static_range(rest[0]):
         for j in tw.static_range(rest[1]):
             down, along = loader.steps[0, i, j]

@@ -105,7 +105,7 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         bias=inputs.of(BIAS).dtype if BIAS in operands else None,
         elements=tuple(inputs.of(place).dtype for place in operands if place > BIAS),
         epilogue=options.function,
-        split=types.split,
+        parts=types.parts,
     )
     return ArrangedProblem(problem, inputs, arrangement, operands)
 

@@ -117,10 +117,11 @@ class Placement:
     def alignment(self, pointer: int, bytes: int) -> int:
         """Return the power of two, up to 16, that divides the pointer and all strides but the unit one, in bytes.
 
-        At most 8 where all rows are one and the same: TMA, which takes 16, knows no steps of 0.
+        At most 8 where all rows are one, or a stride is negative: TMA, which takes 16, knows no such steps.
         """
         steps = [s * bytes for mode, s in enumerate(self.strides) if mode != self.unit]
-        if self.unit is not None and self.strides[1 - self.unit] == 0 and self.shape[1 - self.unit] > 1:
+        is_repeated = self.unit is not None and self.strides[1 - self.unit] == 0 and self.shape[1 - self.unit] > 1
+        if is_repeated or min(self.strides) < 0:
             steps.append(VECTOR_BYTES // 2)
         return ALIGNMENT[math.gcd(pointer, VECTOR_BYTES, *steps) % VECTOR_BYTES]
 

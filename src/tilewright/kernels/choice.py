@@ -51,7 +51,7 @@ def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate])
     """Return the candidate that is predicted to be fastest, of equals the first; raise `ArgumentError` for none."""
     legal = [(c.prediction.us, n) for n, c in enumerate(candidates) if c.prediction is not None]
     if not legal:
-        by = "" if problem.split is None else f" by {problem.split}"
+        by = "" if problem.parts is None else f" by {problem.parts}"
         raise ArgumentError(
             f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype}{by} on {machine.arch}",
             details=[f"{c.family.name}, {c.configuration}: {c.rejection}" for c in candidates],
@@ -94,7 +94,7 @@ class Explanation:
                 **{name: getattr(problem, name) for name in ("m", "n", "k", "batch")},
                 **{name: _operand(getattr(problem, name)) for name in ("a", "b", "d")},
                 "compute": str(problem.compute),
-                "split": None if problem.split is None else problem.split.name,
+                "parts": None if problem.parts is None else problem.parts.name,
                 "accumulator": str(problem.accumulator),
                 "c": None if problem.c is None else str(problem.c),
                 "bias": None if problem.bias is None else str(problem.bias),

@@ -17,7 +17,7 @@ from tilewright.kernels.arrangement import Arrangement, Placement, broadcast_str
 from tilewright.kernels.choice import all_candidates, fastest, simulated_families
 from tilewright.kernels.family import Candidate, KernelLaunch
 from tilewright.kernels.model import Machine
-from tilewright.kernels.packing import Packing, packing_for
+from tilewright.kernels.packing import Packing, maker_of, packing_for
 from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import Overlap, overlap_of, share_memory
@@ -63,6 +63,7 @@ class CallPlan:
     tensors: tuple[int, ...]
     scale: Callable[[Any], Any]
     kernel: KernelLaunch | None
+    make_workspace: Maker | None = None
     # What launches calls like those that were made, by launch and alignments of pointers: from values, without views.
     repeats: dict[Any, Callable[[tuple[Any, ...]], bool] | None] = field(default_factory=dict)
 
@@ -95,8 +96,13 @@ class CallPlan:
                 low |= pointer
             key = n if not low & 15 else (n, *[ALIGNMENT[pointer & 15] for pointer in pointers])
             again = self.repeats.get(key)
-            if again is not None and again((*pointers[:3], alpha, beta, *pointers[3:], *numbers)):
-                continue
+            if again is not None:
+                passed = (*pointers[:3], alpha, beta, *pointers[3:], *numbers)
+                if self.make_workspace is not None:
+                    workspace = self.make_workspace()  # kept until the launch is made
+                    passed = (workspace[1], *passed)
+                if again(passed):
+                    continue
             views = []
             for (place, kind, placement, dtype, writable, index), pointer in zip(self.uses, pointers):  # noqa: B905
                 owner, stream = arrays[place], None
@@ -107,9 +113,18 @@ class CallPlan:
                 if packing is not None:
                     views[place] = packing.pack(views[place])
             arguments = (views[0], views[1], views[2], alpha, beta, kernel.plan, *views[3:], *numbers)
+            if self.make_workspace is not None:
+                arguments = (self._workspace(views[1]), *arguments)
             kernel.launch(*arguments)
             if (again is not None or key not in self.repeats) and not any(self.packings):
                 self.repeats[key] = kernel.repeat(arguments)
+
+    def _workspace(self, a: View) -> View:
+        """Return memory for a launch, of the library of A; the work on it goes where that on A goes."""
+        assert self.kernel is not None and self.kernel.workspace is not None and self.make_workspace is not None
+        dtype, shape, strides = self.kernel.workspace
+        memory, pointer = self.make_workspace()
+        return type(a)(pointer, shape, strides, dtype, a.device, True, memory, a.stream)
 
     def _check_overlap(self, overlap: Overlap, pointer: int, result_pointer: int) -> None:
         if overlap.may_coincide and pointer == result_pointer:
@@ -137,6 +152,7 @@ def plan_call(
     adapters[OUT] = adapters[OUT] or first
     make = maker_for(first.library, result.shape, result.dtype, result.device) if arrays[OUT] is None else None
     kernel: KernelLaunch | None = None
+    make_workspace: Maker | None = None
     packings: tuple[Packing | None, Packing | None] = (None, None)
     if arrangement is not None:
         machine = machine_of(result.device)
@@ -146,6 +162,9 @@ def plan_call(
         one_launch = replace(candidate.problem, batch=arrangement.d.shape[2])
         kernel = candidate.family.launch(one_launch, candidate.configuration, machine.arch)
         packings = _packings(arranged, arrangement, candidate.packed, first.library)
+        if kernel.workspace is not None:
+            dtype, (rows, _, matrices_of), (row, _, _) = kernel.workspace
+            make_workspace = maker_of(first.library, (matrices_of, rows, row), dtype, result.device)
     return CallPlan(
         arranged,
         starts,
@@ -156,6 +175,7 @@ def plan_call(
         tuple(n for n, x in enumerate(arrays) if hasattr(x, "requires_grad")),
         _SCALES.get(problem.accumulator, float),
         kernel,
+        make_workspace,
     )
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar  # Any: a family's plan is whatever its kernel is compiled for
+from typing import Any, ClassVar, NamedTuple  # Any: a family's plan is whatever its kernel is compiled for
 
 from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.dtypes import DType
 from tilewright.kernels.model import Machine, Prediction, packing_us
 from tilewright.kernels.problem import Configuration, Major, Operand, Problem
 from tilewright.trace.host_numbers import NumberUse
@@ -84,19 +85,32 @@ class Candidate:
         return self.resources.rejection
 
 
+class Workspace(NamedTuple):
+    """Memory that a launch needs for itself, as the rank-3 tensor that it sees.
+
+    The last mode is the slowest, and the second has stride 1.
+    """
+
+    dtype: DType
+    shape: tuple[int, int, int]
+    strides: tuple[int, int, int]
+
+
 @dataclass(frozen=True, eq=False)
 class KernelLaunch:
     """How a candidate is launched: `launch(D, A, B, alpha, beta, plan, *operands, *numbers)`.
 
     The matrices are rank-3 views, A and B packed where the candidate says so, and `operands` those of C, bias and the
     epilogue's arrays that the problem has. `numbers` says which of the numbers that the epilogue captures are passed.
-    `plan` is what the kernel is compiled for. `repeat` is that of `Launcher`, where `launch` is one.
+    `plan` is what the kernel is compiled for. `repeat` is that of `Launcher`, where `launch` is one. With a
+    `workspace`, a view of such memory comes before D.
     """
 
     launch: Callable[..., None]
     plan: Any
     numbers: tuple[NumberUse, ...] = ()
     repeat: Callable[[tuple[Any, ...]], Callable[[tuple[Any, ...]], bool] | None] = lambda arguments: None
+    workspace: Workspace | None = None
 
 
 class Family(ABC):
@@ -108,7 +122,7 @@ class Family(ABC):
     name: ClassVar[str]
     takes_weights: ClassVar[bool] = False  # packed weights in B's place, and only these
     is_simulated: ClassVar[bool] = True  # whether calls that run in the simulator may take it
-    takes_splits: ClassVar[bool] = False  # whether the kernel multiplies float32 in parts where the problem asks for it
+    takes_parts: ClassVar[bool] = False  # whether the kernel multiplies float32 in parts where the problem asks for it
 
     @abstractmethod
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
@@ -140,7 +154,7 @@ class Family(ABC):
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
         """Return every configuration for a problem: those that can run with a prediction, the others with a reason."""
-        if problem.split is not None and not self.takes_splits:
+        if problem.parts is not None and not self.takes_parts:
             return []
         needs = self.needs(problem)
         packed = _unmet(problem, problem.a, needs.a), _unmet(problem, problem.b, needs.b)

@@ -329,6 +329,8 @@ def _planned(
     with_edges = replace(problem, m=guarded[0], n=guarded[1], k=guarded[2])
     candidates = []
     for candidate in family.candidates(problem, machine):
+        if candidate.configuration.splits > 1:
+            continue
         resources = family.resources(with_edges, candidate.configuration, machine.arch)
         rejection = candidate.rejection or resources.rejection
         if rejection is None:
@@ -372,7 +374,7 @@ def _types(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo | None, out_dtype: Any, pr
         if info.dtype.bits == 8:
             raise ArgumentError(f"{name} is {info.dtype}, and grouped products are of 16 bits and more")
     types = types_of(a.dtype, b.dtype, asked if out is None else out.dtype, precision)
-    if types.split is not None:
+    if types.parts is not None:
         raise ArgumentError(f"precision={precision!r} is for tw.matmul; grouped products take 'ieee' and 'tf32'")
     return types
 

@@ -20,22 +20,24 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
-from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Operand, Problem
-from tilewright.kernels.split_k import SplitLaunch, workspace_bytes
+from tilewright.kernels.split_k import launch_splits, workspace_bytes
 from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW
 
-_GROUP = 8  # tiles along M before the next along N: what example 05 does
+_GROUP = 8  # tiles along M before the next along N: what examples 05 and 06 do
 _MOST_STAGES = 16
 _SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 _NARROW = (8, 16, 32, 64)  # extents along which D is narrow
+_LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
+_CLUSTERS = (2, 4, 8)  # blocks that share the K of a tile
+_LEAST_STAGES = 4  # beside the sums that others send
 
 # Tile (M, N), ping-pong, cluster.
 _Shape = tuple[tuple[int, int], bool, int]
@@ -86,6 +88,7 @@ _BESIDE = 0.15
 # In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
 # first; and a second launch. 3 us a tile is what TileLang's rates at K = 256 to 2048 show, without stores that go on.
 _START_US, _TILE_US, _LAUNCH_US = 1.5, 1.5 / (128 * 256), 2.5
+_GATHER_US = 1.0  # an estimate: stores to another block, an arrival there, and a wait
 
 
 class Hopper(Family):
@@ -111,7 +114,8 @@ class Hopper(Family):
         """
         if arch.name != "sm_90a" or problem.compute not in _POWER or problem.k == 0:
             return ()
-        return [split for whole in _whole(problem, arch) for split in _with_splits(problem, whole)]
+        whole = dict.fromkeys(_whole(problem, arch))  # a narrow tile may be one of the table
+        return [split for one in whole for split in _with_splits(problem, one)]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
@@ -136,7 +140,7 @@ class Hopper(Family):
         c = configuration
         m, n, k = c.own_tile
         rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
-        tiles = -(-rows // (m * c.cluster)) * c.cluster * -(-columns // n) * problem.batch * c.splits
+        tiles = math.ceil(rows / (m * c.cluster)) * c.cluster * -(-columns // n) * problem.batch * c.splits
         waves = -(-tiles // machine.multiprocessors)
         steps = math.ceil(math.ceil(problem.k / k) / c.splits)
         busy = min(tiles, machine.multiprocessors)
@@ -147,7 +151,10 @@ class Hopper(Family):
         else:
             compute = _START_US + waves * (steps * step + finish)
         memory, adding = problem.bytes / machine.bandwidth, 0.0
-        if c.splits > 1:
+        if c.adds_in_cluster:
+            sums = (c.splits - 1) * m * n * problem.accumulator.bytes
+            compute += _GATHER_US + sums / _l2_bytes_per_us(machine)
+        elif c.splits > 1:
             space = workspace_bytes(problem, c.splits) / machine.bandwidth
             memory, adding = memory + space, _LAUNCH_US + _START_US + space
         return Prediction(tiles, 1, waves, compute, memory, adding_us=adding)
@@ -161,14 +168,14 @@ class Hopper(Family):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
         m, n, _ = plan.tile
         rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
-        clusters = -(-rows // (m * c.cluster)) * -(-columns // n) * problem.batch * c.splits
-        blocks = c.cluster * max(min(clusters, c.blocks // c.cluster), 1)
-        if c.splits > 1:
-            epilogue = replace(ElementEpilogue.of(problem), numbers=numbers)
-            multiply = _kernel(0, c.cluster)[blocks, THREADS]
-            return KernelLaunch(SplitLaunch(multiply, c.splits, problem.accumulator, epilogue), plan, numbers)
+        clusters = -(-rows // (m * plan.cluster)) * -(-columns // n) * problem.batch * plan.splits
+        if plan.peers == 1:  # those compute one tile each
+            clusters = max(min(clusters, c.blocks // c.cluster), 1)
+        blocks = clusters * c.cluster_size
+        if plan.splits > 1:
+            return launch_splits(problem, c.splits, _kernel(0, c.cluster_size)[blocks, THREADS], plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        launcher = _kernel(len(problem.operands) + len(numbers), c.cluster)[blocks, THREADS]
+        launcher = _kernel(len(problem.operands) + len(numbers), c.cluster_size)[blocks, THREADS]
         return KernelLaunch(launcher, plan, numbers, launcher.repeat)
 
 
@@ -188,7 +195,9 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     for is_swapped, extent in ((True, problem.m), (False, problem.n)):  # first: of equals they do least
         if extent > _NARROW[-1]:
             continue
-        narrow = next(width for width in _NARROW if extent <= width)
+        operand = problem.a if is_swapped else problem.b
+        least = 1 if operand.major == "K" else _LEAST_CONTIGUOUS
+        narrow = next(width for width in _NARROW if max(extent, least) <= width)
         for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
             tile = (narrow, wide) if is_swapped else (wide, narrow)
             yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
@@ -207,9 +216,14 @@ def _configuration(
     stages = (arch.shared_bytes_optin - _SPARE_BYTES - results) // ((m + n) * ROW + 16)
     warps = 4 * CONSUMERS, 1
     return HopperConfiguration(
-        (m, n, k), warps[::-1] if is_swapped else warps, min(stages, _MOST_STAGES), _GROUP, cluster, is_ping_pong,
+        (m, n, k),
+        warps[::-1] if is_swapped else warps,
+        min(stages, _MOST_STAGES),
+        _GROUP // cluster,
+        cluster,
+        is_ping_pong,
         is_swapped=is_swapped,
-    )  # fmt: skip
+    )
 
 
 def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
@@ -222,6 +236,13 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     most = steps // _LEAST_STEPS
     found = {min(waves * whole.blocks // tiles, most) for waves in (1, 2)}
     yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
+    sums = m * n * problem.accumulator.bytes
+    stage = (m + n) * ROW + 16
+    for splits in _CLUSTERS:
+        stages = min(whole.stages, whole.stages - -(-((splits - 1) * sums + 8) // stage))
+        # Where 18 multiprocessors form clusters, 16 of them do.
+        if splits <= most and tiles * splits <= whole.blocks * 16 // 18 and stages >= _LEAST_STAGES:
+            yield replace(whole, splits=splits, adds_in_cluster=True, stages=stages)
 
 
 def _step_us(problem: Problem, c: HopperConfiguration, busy: int, machine: Machine) -> float:
@@ -234,5 +255,10 @@ def _step_us(problem: Problem, c: HopperConfiguration, busy: int, machine: Machi
     # reads 64 rows of A and N of B.
     reads = max(1.0, (16 + n / 4) / (n / 2))
     products = 2 * m * n * k / (rate * share) * reads
-    filled = (m + n / c.cluster) * k * problem.a.dtype.bytes / (_L2_BYTES_PER_CLOCK * machine.gpu.clock / 1e6)
+    filled = (m + n / c.cluster) * k * problem.a.dtype.bytes / _l2_bytes_per_us(machine)
     return max(products + _BESIDE * filled, filled)
+
+
+def _l2_bytes_per_us(machine: Machine) -> float:
+    """Return the bytes that come to a multiprocessor in a microsecond."""
+    return _L2_BYTES_PER_CLOCK * machine.gpu.clock / 1e6

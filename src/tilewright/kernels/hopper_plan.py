@@ -47,20 +47,26 @@ class HopperConfiguration(Configuration):
     """How the Hopper kernel is cut up.
 
     `warps` are those that multiply. Of a tile in ping-pong all rows are one warpgroup's. `cluster` blocks, one above
-    the other, share their columns. `splits` blocks share the K of a tile. With `is_swapped` the instruction's rows are
-    columns of D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
+    the other, share their columns. `splits` blocks share the K of a tile: they are a cluster, whose first block adds up
+    the sums (`adds_in_cluster`), or write them to a workspace. With `is_swapped` the instruction's rows are columns of
+    D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
     multiprocessor.
     """
 
     cluster: int = 1
     is_ping_pong: bool = False
-    splits: int = 1
+    adds_in_cluster: bool = False
     is_swapped: bool = False
     blocks: int = 132
 
     @property
     def threads(self) -> int:
         return THREADS
+
+    @property
+    def cluster_size(self) -> int:
+        """The blocks that are launched together."""
+        return self.splits if self.adds_in_cluster else self.cluster
 
     @property
     def own_tile(self) -> tuple[int, int, int]:
@@ -71,7 +77,8 @@ class HopperConfiguration(Configuration):
     def __str__(self) -> str:
         m, n, k = self.tile
         words = [f"{m}x{n}x{k}", "ping-pong" if self.is_ping_pong else "cooperative", f"{self.stages} stages"]
-        words += [f"clusters of {self.cluster}"] * (self.cluster > 1) + [f"{self.splits} splits"] * (self.splits > 1)
+        splits = f"{self.splits} splits{' in a cluster' if self.adds_in_cluster else ''}"
+        words += [f"clusters of {self.cluster}"] * (self.cluster > 1) + [splits] * (self.splits > 1)
         return ", ".join(words + ["D^T"] * self.is_swapped)
 
 
@@ -80,13 +87,15 @@ class HopperPlan:
     """The tiles of a kernel, how they are copied and multiplied, and how results are written.
 
     `tile` is the kernel's own. `part` is the tile of registers of which results are finished at a time; where they
-    leave by TMA (`stores_boxes`), `smem_d` has such a buffer for each consumer.
+    leave by TMA (`stores_boxes`), `smem_d` has such a buffer for each consumer. `splits` parts of K go to a workspace;
+    `peers` blocks of a cluster have parts of K whose sums the first one adds up.
     """
 
     tile: tuple[int, int, int]
     stages: int
     cluster: int
     splits: int
+    peers: int
     is_ping_pong: bool
     is_swapped: bool
     promotes: bool  # partial sums of each tile of K are added up in float32
@@ -121,7 +130,14 @@ class HopperPlan:
         size = self.smem_d.cosize
         assert isinstance(size, int)
         results = size * self.bytes_of[1] if self.stores_boxes else 0
-        return self.stages * (self.stage_bytes + 16) + results + 32 * self.is_ping_pong
+        barriers = 16 * self.stages + 32 * self.is_ping_pong + 8 * (self.peers > 1)
+        return self.stages * self.stage_bytes + results + (self.peers - 1) * self.tile_bytes + barriers
+
+    @property
+    def tile_bytes(self) -> int:
+        """The bytes of the sums of a tile."""
+        m, n, _ = self.tile
+        return m * n * self.mma.atom.dtype_c.bytes
 
     @property
     def accumulators(self) -> int:
@@ -140,7 +156,8 @@ def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -
 
 @lru_cache(maxsize=4096)
 def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:
-    swapped, splits = configuration.is_swapped, configuration.splits
+    swapped, in_cluster = configuration.is_swapped, configuration.adds_in_cluster
+    splits = 1 if in_cluster else configuration.splits
     a, b = (problem.b, problem.a) if swapped else (problem.a, problem.b)
     m, n, k = configuration.own_tile
     groups = 1 if configuration.is_ping_pong else CONSUMERS
@@ -160,6 +177,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         configuration.stages,
         configuration.cluster,
         splits,
+        configuration.splits if in_cluster else 1,
         configuration.is_ping_pong,
         swapped,
         a.dtype in FLOAT8_NVIDIA,
@@ -217,6 +235,7 @@ def _operand_layout(operand: Operand, tile: tuple[int, int], stages: int, parts:
         return along_k
     for bytes, make in ((128, atoms.GMMA_MN_SW128), (64, atoms.GMMA_MN_SW64), (32, atoms.GMMA_MN_SW32)):
         if rows // parts * operand.dtype.bytes % bytes == 0:
-            found: ComposedLayout = tile_to_shape(make(operand.dtype), (rows, depth, stages))
+            # Along K first: then a copy fills all k of a swizzled row at once, and not 8 of them.
+            found: ComposedLayout = tile_to_shape(make(operand.dtype), (rows, depth, stages), (2, 1, 3))
             return found
     raise LayoutError(f"{rows // parts} contiguous {operand.dtype} are no whole rows of a swizzle")

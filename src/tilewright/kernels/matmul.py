@@ -13,7 +13,7 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
-from tilewright.frames import hide_frames
+from tilewright.frames import hide_frames, hiding_frames
 from tilewright.kernels.arguments import NAMES, OUT, ArrangedProblem, C, Inputs, Options, arrange_problem
 from tilewright.kernels.choice import Explanation, all_candidates, fastest
 from tilewright.kernels.dispatch import CallPlan, machine_of, plan_call
@@ -101,32 +101,34 @@ class Matmul:
         function made with def, as `tw.function` does.
 
         Raises `ArgumentError` for arguments that do not fit together, before anything is written; for tensors that
-        require a gradient, unless in torch.no_grad(), as no gradient would flow; and where the GPU has no kernel for
-        the element types.
+        require a gradient, unless in torch.no_grad(), as none would flow (see `tw.torch.matmul`); and where the GPU has
+        no kernel for the element types.
         """
-        if a is None or b is None:
-            _check_array("a" if a is None else "b", None)
-        found = None if epilogue is None else captured(epilogue)
-        if type(alpha) not in (int, float):
-            _check_number("alpha", alpha)
-        if type(beta) not in (int, float):
-            _check_number("beta", beta)
-        if beta != 0 and c is None:
-            c = _addend(out, beta)
-        if out_dtype is not None:
-            out_dtype = _element_type(out_dtype)
-        weights = parts = None
-        if type(b) is Quantized:
-            a, b, parts, weights = b.take_columns(a), b.packed, b.parts, b.format
-        arrays = (a, b, out, c, bias) if found is None else (a, b, out, c, bias, *found.arrays)
-        if parts is not None:
-            arrays = (*arrays, *parts)
-        try:
+        try:  # not hiding_frames: a call more at every product
+            if a is None or b is None:
+                _check_array("a" if a is None else "b", None)
+            found = None if epilogue is None else captured(epilogue)
+            if type(alpha) not in (int, float):
+                _check_number("alpha", alpha)
+            if type(beta) not in (int, float):
+                _check_number("beta", beta)
+            if beta != 0 and c is None:
+                c = _addend(out, beta)
+            if out_dtype is not None:
+                out_dtype = _element_type(out_dtype)
+            weights = None
+            scales: tuple[Any, ...] = ()
+            if type(b) is Quantized:
+                a, b, scales, weights = b.take_columns(a), b.packed, b.parts, b.format
+            arrays = (a, b, out, c, bias) if found is None else (a, b, out, c, bias, *found.arrays)
+            if weights is not None:
+                arrays = (*arrays, *scales)
             return _compute(arrays, found, alpha, beta, out_dtype, precision, weights)
         except Exception as error:
             hide_frames(error)
             raise
 
+    @hiding_frames
     def explain(
         self,
         a: Any,
@@ -316,7 +318,8 @@ def _refuse_gradients(names: tuple[str, ...], arrays: tuple[Any, ...], places: t
         if arrays[place].requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ArgumentError(
                 f"{names[place]} requires a gradient, and none flows through matmul",
-                help=f"pass {names[place]}.detach(), or call it in torch.no_grad()",
+                help=f"gradients flow through tw.torch.matmul; or pass {names[place]}.detach(), "
+                "or call it in torch.no_grad()",
             )
 
 

@@ -20,6 +20,7 @@ candidates alike. The time of the launch itself, the same for all, is left out.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -150,14 +151,15 @@ def _rate_by_width(compute: DType, machine: Machine) -> float:
 def predict_waves(
     problem: Problem, configuration: Configuration, blocks: int, steps_us: tuple[float, ...], machine: Machine
 ) -> Prediction:
-    """Return what a kernel takes that computes one tile of D in each block.
+    """Return what a kernel takes that computes one tile of D, or of a split's sums, in each block.
 
     `blocks` are those that a multiprocessor holds, and `steps_us` the microseconds of a step of K for 1, 2, ... tiles
     on a multiprocessor.
     """
     m, n, k = configuration.tile
-    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
-    steps = -(-problem.k // k)
+    splits = configuration.splits
+    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch * splits
+    steps = math.ceil(math.ceil(problem.k / k) / splits)
     blocks = min(blocks, len(steps_us))
 
     def wave(held: int) -> float:
@@ -167,7 +169,12 @@ def predict_waves(
     compute = full * wave(blocks)
     if left:
         compute += wave(-(-left // machine.multiprocessors))
-    return Prediction(tiles, blocks, full + (left > 0), compute, problem.bytes / machine.bandwidth)
+    memory, adding = problem.bytes / machine.bandwidth, 0.0
+    if splits > 1:
+        # The sums are written by this kernel and read by the next, if no cache holds them.
+        sums = splits * problem.m * problem.n * problem.batch * problem.accumulator.bytes / machine.bandwidth
+        memory, adding = memory + sums, _LAUNCH_US + _WAVE_US + sums
+    return Prediction(tiles, blocks, full + (left > 0), compute, memory, adding_us=adding)
 
 
 def resident_blocks(threads: int, accumulators: int, shared_bytes: int, arch: Arch) -> int:

@@ -19,9 +19,11 @@ from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, StepTimes, Tiling, predict_waves, resident_blocks
-from tilewright.kernels.multistage_plan import instruction_for, plan_for
+from tilewright.kernels.multistage_plan import Plan, instruction_for, plan_for
 from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.kernels.split_k import launch_splits, sums_problem, with_splits
 from tilewright.launch import Kernel
+from tilewright.trace.host_numbers import NumberUse
 
 # Blocks along M before the next along N: between 8 and 64, what an H200 does at 4096 and 8192 cubed hardly differs.
 _GROUP = 32
@@ -89,9 +91,15 @@ _STEPS_US: Mapping[DType, _Table] = MappingProxyType(
 )
 STEP_TIMES = StepTimes(_STEPS_US)
 
+# Of few rows, with more elements a thread than measured tiles of this size have. Not measured yet: the formula of
+# `StepTimes` predicts them.
+_UNMEASURED: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
+    {t.float32: (((64, 128, 8), (1, 4), 4), ((64, 64, 8), (1, 2), 4))}
+)
+
 # Of products in parts, by the type of a part: those for which NVRTC 13 spills no registers. The parts and the sums of
 # chunks take them, beside the accumulators. Not measured yet: the formula of `StepTimes` predicts them.
-_SPLIT: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
+_IN_PARTS: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
     {
         t.tfloat32: (
             ((128, 128, 16), (2, 4), 4),
@@ -109,24 +117,28 @@ _SPLIT: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
     }
 )
 
-# Those for which NVRTC 13 spills a few bytes when there are edges: element type, tile, and majors of A and B.
+# Those for which NVRTC 13 spills a few bytes when there are edges: element type, tile, and majors of A and B. With
+# splits of K there are more.
 _WITHOUT_EDGES = {
     (t.float64, (128, 128, 16), "KMN"),
     (t.float64, (128, 128, 16), "MNK"),
     (t.tfloat32, (128, 256, 32), "MNK"),
 }
+_SPLIT_WITHOUT_EDGES = {*_WITHOUT_EDGES, (t.float64, (128, 128, 16), "KK")}
 
 
 class Multistage(Family):
     """Several tiles of K in shared memory, and one tile of D in each block."""
 
     name = "multistage"
-    takes_splits = True
+    takes_parts = True
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
-        """Return the table for the element type: all that the model was measured for."""
-        tilings = _STEPS_US.get(problem.compute, {}) if problem.split is None else _SPLIT[problem.split.part]
-        return [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
+        """Return the table for the element type, what was measured and what was not, and each with splits of K."""
+        measured, more = _STEPS_US.get(problem.compute, {}), _UNMEASURED.get(problem.compute, ())
+        tilings = (*measured, *more) if problem.parts is None else _IN_PARTS[problem.parts.part]
+        whole = [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
+        return [*whole, *(c for configuration in whole for c in with_splits(configuration, problem, arch))]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that the tile loader reads: 4 bytes at a time at least, 8-bit elements along K.
@@ -142,7 +154,7 @@ class Multistage(Family):
         if instruction_for(problem.compute, problem.a.dtype, problem.b.dtype, arch) is None:
             return Resources(0, accumulators, f"{arch} has no matrix instruction for {problem.compute}")
         try:
-            shared = plan_for(problem, configuration, arch).shared_bytes
+            shared = _plan_for(problem, configuration, arch).shared_bytes
         except LayoutError as error:
             return Resources(0, accumulators, error.summary)
         rejection = _rejection(configuration, arch, shared, accumulators) or _rejection_at_edges(problem, configuration)
@@ -152,21 +164,26 @@ class Multistage(Family):
         self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
     ) -> Prediction:
         blocks = resident_blocks(configuration.threads, resources.accumulators, resources.shared_bytes, machine.arch)
-        products = 1 if problem.split is None else len(problem.split.products)
+        products = 1 if problem.parts is None else len(problem.parts.products)
         steps_us = STEP_TIMES.steps_us(problem.compute, configuration, blocks, machine, products)
         return predict_waves(problem, configuration, blocks, steps_us, machine)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
-        plan = plan_for(problem, configuration, arch)
-        function = problem.epilogue
-        if isinstance(function, ElementFunction):
-            numbers = function.uses(problem.accumulator, problem.elements, arch)
-            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        plan, splits = _plan_for(problem, configuration, arch), configuration.splits
+        numbers: tuple[NumberUse, ...] = ()
+        if isinstance(problem.epilogue, ElementFunction):
+            numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
         tile_m, tile_n, _ = configuration.tile
-        blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch
-        kernel = _kernel(len(problem.operands) + len(plan.epilogue.numbers))
-        launcher = kernel[blocks, plan.threads]
-        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+        blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * splits
+        if splits > 1:
+            return launch_splits(problem, splits, _kernel(0)[blocks, plan.threads], plan, numbers)
+        plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        launcher = _kernel(len(problem.operands) + len(numbers))[blocks, plan.threads]
+        return KernelLaunch(launcher, plan, numbers, launcher.repeat)
+
+
+def _plan_for(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:
+    return plan_for(sums_problem(problem) if configuration.splits > 1 else problem, configuration, arch)
 
 
 @cache
@@ -195,8 +212,9 @@ def _rejection(configuration: Configuration, arch: Arch, shared: int, accumulato
 
 def _rejection_at_edges(problem: Problem, configuration: Configuration) -> str | None:
     """Reject what would spill registers because it has edges to look after."""
-    if (problem.compute, configuration.tile, problem.a.major + problem.b.major) not in _WITHOUT_EDGES:
+    found = _WITHOUT_EDGES if configuration.splits == 1 else _SPLIT_WITHOUT_EDGES
+    if (problem.compute, configuration.tile, problem.a.major + problem.b.major) not in found:
         return None
     extents = zip("MNK", (problem.m, problem.n, problem.k), configuration.tile, strict=True)
-    found = [f"{mode} is not a multiple of {tile}" for mode, extent, tile in extents if extent % tile]
-    return f"{found[0]}, and no registers are left for what edges need" if found else None
+    edges = [f"{mode} is not a multiple of {tile}" for mode, extent, tile in extents if extent % tile]
+    return f"{edges[0]}, and no registers are left for what edges need" if edges else None

@@ -26,7 +26,7 @@ from tilewright.dtypes import (
 from tilewright.errors import LayoutError
 from tilewright.instructions import cp_async
 from tilewright.kernels.epilogue import EpiloguePlan, plan_epilogue
-from tilewright.kernels.precision import Split
+from tilewright.kernels.precision import Parts
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
@@ -65,7 +65,8 @@ class Plan:
     mma: TiledMMA
     epilogue: EpiloguePlan
     batched: bool
-    split: Split | None = None
+    parts: Parts | None = None
+    is_split: bool = False  # whether a block takes one split of K, and D has a matrix for each split
 
     def __hash__(self) -> int:
         return self._hash
@@ -83,9 +84,9 @@ class Plan:
         """The steps of K whose fragments have names of their own; only two are alive at a time.
 
         All of a tile's, which the compiler schedules a little better, but for multiply-adds, of which a tile has many,
-        and for fragments that are split, which take the registers.
+        and for fragments that become parts, which take the registers.
         """
-        return self.tile[2] // self.mma.tile_size(2) if self.mma.atom.threads > 1 and self.split is None else 2
+        return self.tile[2] // self.mma.tile_size(2) if self.mma.atom.threads > 1 and self.parts is None else 2
 
     @property
     def has_edges(self) -> bool:
@@ -102,7 +103,8 @@ class Plan:
     def shared_bytes(self) -> int:
         """The bytes of shared memory: the stages, or D's tile, which takes their place at the end."""
         stages = sum(_bytes(part.smem, part.dtype) for part in (self.a, self.b))
-        mended = 0 if self.split is None else _bytes(self.sums, self.mma.atom.dtype_c) + VECTOR_BYTES
+        # What is mended lies at multiples of 128 bytes, and a flag behind it.
+        mended = 0 if self.parts is None else -(-_bytes(self.sums, self.mma.atom.dtype_c) // 128) * 128 + 4
         return max(stages, _bytes(self.epilogue.smem, self.epilogue.staged), mended)
 
 
@@ -123,7 +125,8 @@ def plan_for(problem: Problem, configuration: Configuration, arch: Arch) -> Plan
         _representative(extent, tile)
         for extent, tile in zip((problem.m, problem.n, problem.k), configuration.tile, strict=True)
     )
-    return _plan(replace(problem, m=m, n=n, k=k, batch=min(problem.batch, 2)), configuration, arch)
+    problem = replace(problem, m=m, n=n, k=k, batch=min(problem.batch, 2))
+    return _plan(problem, replace(configuration, splits=min(configuration.splits, 2)), arch)
 
 
 def _representative(extent: int, tile: int) -> int:
@@ -149,8 +152,9 @@ def _plan(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:
         plan_operand(problem.b, "B", (problem.n, problem.k), (tile_n, tile_k), configuration.stages, mma, arch),
         mma,
         plan_epilogue(problem, (tile_m, tile_n), mma.size),
-        problem.batch != 1,
-        problem.split,
+        problem.batch != 1 or configuration.splits > 1,
+        problem.parts,
+        configuration.splits > 1,
     )
 
 

@@ -7,7 +7,7 @@ is what a tensor core does with it. The remainder r is 0 for three parts of bflo
 tfloat32, as long as the parts do not fall below the type's smallest number, 2**-133 for bfloat16 and 2**-136 for
 tfloat32: then |r| is at most one such number (for tfloat32) or half of it.
 
-The kernel sums the products of parts that `Split.products` lists, the smallest first, for as many k as an instruction
+The kernel sums the products of parts that `Parts.products` lists, the smallest first, for as many k as an instruction
 takes (a *chunk*, 8 for tfloat32 and 16 for bfloat16), and adds the sums of chunks with float32 additions:
 
     acc <- acc + (((x_1 y_0 + x_0 y_1) + x_0 y_0) over the chunk)        here of "tf32x3"
@@ -35,12 +35,12 @@ Product = tuple[int, int]  # numbers of a part of A and of a part of B; part 0 i
 
 
 @dataclass(frozen=True)
-class Split:
-    """A precision that multiplies float32 in parts of type `part`, and adds up `products` in this order."""
+class Parts:
+    """A precision that multiplies float32 in `count` parts of type `part`, and adds up `products` in this order."""
 
     name: str
     part: DType
-    parts: int
+    count: int
     products: tuple[Product, ...]
 
     def __str__(self) -> str:
@@ -53,11 +53,11 @@ def _products(parts: int, last: int) -> tuple[Product, ...]:
     return tuple(sorted(pairs, key=lambda pair: (-sum(pair), -pair[0])))
 
 
-SPLITS = {
-    split.name: split
-    for split in (
-        Split("tf32x3", tfloat32, 2, _products(2, last=1)),
-        Split("bf16x6", bfloat16, 3, _products(3, last=2)),
-        Split("bf16x9", bfloat16, 3, _products(3, last=4)),
+PARTS = {
+    parts.name: parts
+    for parts in (
+        Parts("tf32x3", tfloat32, 2, _products(2, last=1)),
+        Parts("bf16x6", bfloat16, 3, _products(3, last=2)),
+        Parts("bf16x9", bfloat16, 3, _products(3, last=4)),
     )
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tilewright import dtypes as t
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
-from tilewright.kernels.precision import SPLITS, Split
+from tilewright.kernels.precision import PARTS, Parts
 from tilewright.kernels.weights import WeightFormat
 
 # Which mode of a matrix has stride 1: its K (for D its N is "MN"), the other one, or neither.
@@ -34,7 +34,7 @@ class Problem:
     """D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l] + beta * C[m, n, l] + bias[m, n, l]).
 
     `batch` is the extent of l. `compute` is the element type that the matrix instruction takes: tfloat32 for float32
-    operands that may be rounded; of 8-bit operands A's, while B may have another. With a `split`, A and B are float32
+    operands that may be rounded; of 8-bit operands A's, while B may have another. With `parts`, A and B are float32
     and multiplied in parts of the type `compute`. `accumulator` is the type of the accumulators and of alpha and beta;
     C and bias are converted to it. D is contiguous along N ("MN") or along neither mode ("none").
 
@@ -56,12 +56,12 @@ class Problem:
     elements: tuple[DType, ...] = ()
     epilogue: Hashable | None = None
     weights: WeightFormat | None = None  # of packed weights in B's place
-    split: Split | None = None
+    parts: Parts | None = None
 
     @property
     def arithmetic(self) -> str:
         """What is multiplied, in words."""
-        return str(self.compute) if self.split is None else f"float32 by {self.split}"
+        return str(self.compute) if self.parts is None else f"float32 by {self.parts}"
 
     @property
     def has_c(self) -> bool:
@@ -96,14 +96,16 @@ class Configuration:
     """Tile, warps and stages of a kernel.
 
     A block computes `tile` = (M, N) of D, the third extent of K at a time, with `warps` = (along M, along N) warps and
-    `stages` tiles of K in shared memory. `group` blocks along M are computed before the next along N. A family whose
-    kernel is cut up in more ways derives a class with more fields.
+    `stages` tiles of K in shared memory. `group` blocks along M are computed before the next along N. Of K cut into
+    `splits`, each block takes one, and a second kernel adds their sums. A family whose kernel is cut up in more ways
+    derives a class with more fields.
     """
 
     tile: tuple[int, int, int]
     warps: tuple[int, int]
     stages: int
     group: int = 8
+    splits: int = field(default=1, kw_only=True)
 
     @property
     def threads(self) -> int:
@@ -111,10 +113,11 @@ class Configuration:
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        return f"{m}x{n}x{k}, {self.warps[0]}x{self.warps[1]} warps, {self.stages} stages"
+        splits = f", {self.splits} splits" if self.splits > 1 else ""
+        return f"{m}x{n}x{k}, {self.warps[0]}x{self.warps[1]} warps, {self.stages} stages{splits}"
 
 
-PRECISIONS = ("ieee", "tf32", *SPLITS)
+PRECISIONS = ("ieee", "tf32", *PARTS)
 _BYTES = (t.int8, t.uint8)
 
 # What the matrix instruction takes, and the type of the accumulators.
@@ -134,13 +137,13 @@ _COMPUTED: dict[DType, tuple[DType, DType]] = {
 class Types:
     """The element types of a product: of the matrix instruction's A, of the accumulators, and of the result.
 
-    `split` says how float32 becomes several numbers of the type `compute`, if it does.
+    `parts` says how float32 becomes several numbers of the type `compute`, if it does.
     """
 
     compute: DType
     accumulator: DType
     out: DType
-    split: Split | None = None
+    parts: Parts | None = None
 
 
 def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, has_epilogue: bool = False) -> Types:
@@ -169,15 +172,15 @@ def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, ha
             "'bf16x6' and 'bf16x9' multiply them in parts on tensor cores, about as exactly as 'ieee'",
         )
     compute, accumulator = _COMPUTED[a]
-    split = None
+    parts = None
     if precision is not None and precision != "ieee":
         if a is not t.float32:
             raise ArgumentError(
                 f"precision={precision!r} is for float32, and a and b are {a}", help="leave precision out"
             )
-        split = SPLITS.get(precision)
-        compute = t.tfloat32 if split is None else split.part
-    return Types(compute, accumulator, _result(a, accumulator, out, has_epilogue), split)
+        parts = PARTS.get(precision)
+        compute = t.tfloat32 if parts is None else parts.part
+    return Types(compute, accumulator, _result(a, accumulator, out, has_epilogue), parts)
 
 
 def _result(a: DType, accumulator: DType, out: DType | None, has_epilogue: bool) -> DType:

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.dtypes import DType, bfloat16, float16, float32
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_frames
 from tilewright.kernels.results import array_beside, host_array
 from tilewright.kernels.weights import (
     BITS,
@@ -65,6 +66,7 @@ class Quantized:
             raise ArgumentError(f"the shapes {tuple(x.shape)} and {self.shape} have no product")
         return x[..., self.order]
 
+    @hiding_frames
     def codes(self) -> Array:
         """Return the whole numbers q that are stored, from 0 to 2**bits - 1, as NumPy uint8 (K, N).
 
@@ -77,6 +79,7 @@ class Quantized:
         codes = unpack_codes(host_array(self.packed, "packed"), f.bits, f.k, f.n, f.group)
         return self._in_order(codes)
 
+    @hiding_frames
     def dequantised(self) -> Array:
         """Return (q - zero) * scale as NumPy float32 (K, N): rounded once, where float32 does not hold the product.
 
@@ -114,6 +117,7 @@ class Quantizer:
 
     __name__ = "quantized"
 
+    @hiding_frames
     def __call__(self, w: Any, scale: Any, zero: Any = None, *, bits: int = 4, group: int | None = None) -> Quantized:
         """Return weights that stand for (w - zero) * scale, packed for `tw.matmul(x, weights)`.
 
@@ -150,6 +154,7 @@ class Quantizer:
         zeros = np.full_like(scales, signed, np.int16) if zeros is None else zeros + signed
         return _packed(codes.astype(np.int16) + signed, scales, zeros, bits, rows, w)
 
+    @hiding_frames
     def from_gptq(
         self, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, *, bits: int = 4, format: str = "gptq"
     ) -> Quantized:
@@ -188,6 +193,7 @@ class Quantizer:
         is_sorted = np.array_equal(order, np.arange(order.size))
         return _packed(codes[order], given, zeros, bits, rows, qweight, None if is_sorted else order)
 
+    @hiding_frames
     def from_awq(self, qweight: Any, qzeros: Any, scales: Any) -> Quantized:
         """Return weights from AWQ's arrays (the "gemm" version), of 4 bits.
 
@@ -208,6 +214,7 @@ class Quantizer:
         return "<function tilewright.quantized>"
 
 
+@hiding_frames
 def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False, scale_dtype: Any = None) -> Quantized:
     """Return float weights `w` (K, N), each rounded to the nearest of 2**bits numbers of its group and column.
 

@@ -1,46 +1,99 @@
-"""Split-K in two launches: sums of each split in a workspace, and a pass that adds them up in a fixed order.
+"""Split-K in two launches: blocks sum up a part of K each, and a second kernel adds these sums in a fixed order.
 
-So the result has the same bits every time. The workspace is made for each call in memory of the library whose arrays
-are multiplied, where its work is ordered by that library's stream, and graphs that are captured keep their own.
+A product of few tiles and a long K keeps few multiprocessors busy. With splits of K there are as many blocks more.
+Their sums go to memory of their own, (M, N, batches * splits) of the accumulators' type, and `add_splits` adds them
+and applies the epilogue. Nothing is added by atomics, so that a call gives the same bits every time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any  # Any: numbers of a call, and plans
+from dataclasses import dataclass, replace
+from typing import Any  # Any: a family's plan is whatever its kernel is compiled for
 
-from tilewright.dtypes import DType
-from tilewright.kernels._split_k_kernel import THREADS, add_splits
+from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
+from tilewright.kernels._split_k_kernel import add_splits
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.packing import maker_of
-from tilewright.kernels.problem import Problem
-from tilewright.runtime.views import View
+from tilewright.kernels.family import KernelLaunch, Workspace
+from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.launch import Launcher
+from tilewright.trace.host_numbers import NumberUse
 
-_VECTOR = 4  # sums: rows of the workspace begin at 16 bytes
+# A split has as many steps of K at least: fewer do not pay for their sums and for filling the stages.
+LEAST_STEPS = 8
+_THREADS, _MOST_WAYS = 256, 8
 
 
-@dataclass(frozen=True, eq=False)
-class SplitLaunch:
-    """Computes the sums of each split by `multiply`, and adds them up. Called as `KernelLaunch.launch` is."""
+def with_splits(configuration: Configuration, problem: Problem, arch: Arch) -> list[Configuration]:
+    """Return a configuration with splits of K, as many as give each multiprocessor one block, two, and four.
 
-    multiply: Callable[..., None]
-    splits: int
-    accumulator: DType
+    None where there are blocks enough without splits, or where K is short.
+    """
+    m, n, k = configuration.tile
+    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
+    steps = -(-problem.k // k)
+    found = set()
+    for blocks in (1, 2, 4):
+        splits = min(blocks * gpu_of(arch).multiprocessors // max(tiles, 1), steps // LEAST_STEPS)
+        splits -= splits % _MOST_WAYS if splits > _MOST_WAYS else 0
+        if splits > 1:
+            found.add(math.ceil(steps / math.ceil(steps / splits)))  # without splits that would have nothing to do
+    return [replace(configuration, splits=splits) for splits in sorted(found)]
+
+
+def sums_problem(problem: Problem) -> Problem:
+    """Return the problem of the first kernel, whose D is the workspace."""
+    d = Operand(problem.accumulator, "MN", VECTOR_BYTES)
+    return replace(problem, d=d, c=None, bias=None, elements=(), epilogue=None)
+
+
+@dataclass(frozen=True)
+class AddPlan:
+    """How sums of splits are added: by `ways` threads an element, and with the epilogue of the product."""
+
+    ways: int
+    threads: int
     epilogue: ElementEpilogue
 
-    def __call__(self, D: View, A: View, B: View, alpha: Any, beta: Any, plan: Any, *operands: Any) -> None:
-        m, n, batch = D.shape
-        row = -(-n // _VECTOR) * _VECTOR
-        library = type(D).__tilewright_adapter__.library
-        memory, pointer = maker_of(library, (batch * self.splits, m, row), self.accumulator, D.device)()
-        shape, strides = (m, n, batch * self.splits), (row, 1, m * row)
-        sums = type(D)(pointer, shape, strides, self.accumulator, D.device, True, memory, D.stream)
-        one = self.accumulator.numpy.type(1)
-        self.multiply(sums, A, B, one, one, plan)
-        grid = m, -(-n // THREADS), batch
-        further = len(operands)
-        add_splits.numbered(further)[grid, THREADS](D, sums, alpha, beta, self.epilogue, *operands)
+
+def launch_splits(
+    problem: Problem, splits: int, first: Launcher, plan: Any, numbers: tuple[NumberUse, ...]
+) -> KernelLaunch:
+    """Return the launch of both kernels; `first(sums, A, B, 1, 0, plan)` is the one that writes the sums.
+
+    `sums` is the workspace: split s of matrix l of the batch goes to matrix l + batches * s.
+    """
+    ways = 1
+    while ways < min(splits, _MOST_WAYS):
+        ways *= 2
+    runs = -(-problem.n // (_THREADS // ways))
+    add = add_splits.numbered(len(problem.operands) + len(numbers))[problem.m * problem.batch * runs, _THREADS]
+    adding = AddPlan(ways, _THREADS, replace(ElementEpilogue.of(problem), numbers=numbers))
+    one, zero = (problem.accumulator.numpy.type(x) for x in (1, 0))
+
+    def launch(sums: Any, D: Any, A: Any, B: Any, alpha: Any, beta: Any, plan: Any, *rest: Any) -> None:
+        first(sums, A, B, one, zero, plan)
+        add(D, sums, alpha, beta, adding, *rest)
+
+    def repeat(arguments: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
+        sums, D, A, B, alpha, beta, plan, *rest = arguments
+        sum_again = first.repeat((sums, A, B, one, zero, plan))
+        add_again = add.repeat((D, sums, alpha, beta, adding, *rest))
+        if sum_again is None or add_again is None:
+            return None
+
+        def again(values: tuple[Any, ...]) -> bool:
+            sums, d, a, b, *rest = values
+            return sum_again((sums, a, b, one, zero)) and add_again((d, sums, *rest))
+
+        return again
+
+    width = VECTOR_BYTES // problem.accumulator.bytes
+    row = -(-problem.n // width) * width
+    extents = (problem.m, problem.n, problem.batch * splits)
+    workspace = Workspace(problem.accumulator, extents, (row, 1, problem.m * row))
+    return KernelLaunch(launch, plan, numbers, repeat, workspace)
 
 
 def workspace_bytes(problem: Problem, splits: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.frontend.rewrite import function
 from tilewright.instructions.approximate import (
     cos_approx,
@@ -151,3 +152,5 @@ __all__ = [
     "thread_idx", "threadfence", "tma_store_commit", "tma_store_wait", "topk", "trunc", "vote_all", "vote_any",
     "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
 ]  # fmt: skip
+
+hiding_all(globals(), __all__)

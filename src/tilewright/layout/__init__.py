@@ -6,6 +6,7 @@ layout that equals its law on every index, or raises `LayoutError`.
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.layout.comparisons import (
     colex_geq,
     colex_gtr,
@@ -253,3 +254,5 @@ __all__ = [
     "zipped_divide",
     "zipped_product",
 ]
+
+hiding_all(globals(), __all__)

@@ -347,7 +347,10 @@ def size(x: Any) -> Int:  # Any: a layout, tensor, integer or nested tuple
 
     Source: CuTe `size`.
     """
-    return tuple_size(_shape_of(x, "size"))
+    try:
+        return tuple_size(_shape_of(x, "size"))
+    except TypeError:
+        raise ArgumentError(f"size: the leaves of x are integers, got {given(x)}") from None
 
 
 def cosize(layout: Any) -> Int:  # Any: a Layout or ComposedLayout

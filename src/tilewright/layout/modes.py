@@ -387,6 +387,7 @@ def replace(layout: Any, index: int, mode: Any) -> Any:  # Any: layouts or shape
 
     Raises `LayoutError` when a mode does not exist. Source: CuTe `replace`.
     """
+    integer("replace", "index", index)
     if isinstance(layout, Layout):
         _check_range("replace", layout, index, index + 1)
         parts = list(modes_of(layout))

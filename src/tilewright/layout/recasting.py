@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import LayoutError
-from tilewright.layout.ints import Basis, DynamicInt, Int, Leaf, floordiv, mul, need_static
+from tilewright.layout.ints import Basis, DynamicInt, Int, Leaf, as_int, floordiv, mul, need_static
 from tilewright.layout.layouts import Layout, as_layout, flat_modes, raw_layout
 from tilewright.layout.tuples import unflatten
 
@@ -23,6 +23,8 @@ def recast(layout: Any, old_bits: int, new_bits: int) -> Any:  # Any: a layout o
     Raises `LayoutError` when neither width divides the other, and as `upcast` and `downcast` do. Source: CuTe
     `recast_layout`.
     """
+    for bits in (old_bits, new_bits):
+        as_int(bits, "a width in bits")
     if old_bits < 1 or new_bits < 1 or (new_bits % old_bits and old_bits % new_bits):
         raise LayoutError(f"recast from {old_bits} to {new_bits} bits: neither width divides the other")
     return upcast(layout, new_bits // old_bits) if new_bits >= old_bits else downcast(layout, old_bits // new_bits)

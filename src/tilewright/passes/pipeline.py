@@ -13,6 +13,7 @@ from tilewright.passes.eliminate_dead_code import eliminate_dead_code
 from tilewright.passes.fold_constants import fold_constants
 from tilewright.passes.forward_unchanged_values import forward_unchanged_values
 from tilewright.passes.hoist_invariants import hoist_invariants
+from tilewright.passes.keep_product_loops import keep_product_loops
 from tilewright.passes.order_sums import order_sums
 from tilewright.passes.pair_conversions import pair_conversions
 from tilewright.passes.place_shared_memory import place_shared_memory
@@ -30,6 +31,7 @@ PASSES: tuple[Callable[[Kernel], None], ...] = (
     contract_multiply_add,  # after them, because a product with two uses stays
     pair_conversions,
     unroll_register_loops,
+    keep_product_loops,  # after it: a loop over registers is unrolled
     place_shared_memory,  # last: the accesses are final
 )
 

@@ -12,8 +12,11 @@ The simulator fills the figures (`tilewright.figures`) by the model of `tilewrig
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.profile.caches import TileFill, Wave, tile_fill
 from tilewright.profile.report import Profile, Report
 from tilewright.profile.run import Run, analyze, simulate
 
 __all__ = ["Profile", "Report", "Run", "TileFill", "Wave", "analyze", "simulate", "tile_fill"]
+
+hiding_all(globals(), __all__)

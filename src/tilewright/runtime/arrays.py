@@ -440,6 +440,13 @@ def _refuse_masked(array: Any) -> ArrayInfo:
     )
 
 
+def _refuse_fake(tensor: Any) -> ArrayInfo:
+    raise ArgumentError(
+        f"it is a {type(tensor).__name__}, which torch traces with and which has no memory",
+        help="make the function that launches an operator: tw.torch.op",
+    )
+
+
 @cache
 def _adapter_of_type(kind: type) -> Adapter | None:
     own: Adapter | None = getattr(kind, "__tilewright_adapter__", None)  # a class of views, see views.py
@@ -451,6 +458,8 @@ def _adapter_of_type(kind: type) -> Adapter | None:
             return Adapter("numpy.ma", _refuse_masked)
         if base.__name__ == "ndarray" and library == "numpy":
             return _numpy_adapter()
+        if base.__name__ in ("FakeTensor", "FunctionalTensor") and library == "torch":
+            return Adapter("torch._subclasses", _refuse_fake)
         if base.__name__ == "Tensor" and library == "torch":
             return _torch_adapter()
         if base.__name__ == "ndarray" and library == "cupy":

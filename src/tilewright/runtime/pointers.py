@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from tilewright.dtypes import uint64
 from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_all
 from tilewright.pickling import Refused
 from tilewright.runtime.arrays import Adapter, ArrayInfo, adapter_for, common_device
 from tilewright.runtime.options import shown
@@ -118,3 +119,6 @@ def reached(infos: dict[str, ArrayInfo]) -> dict[str, ArrayInfo]:
             if isinstance(info.owner, Addresses):
                 pending.append((f"arrays[{n}] of {name}", info.owner))
     return found
+
+
+hiding_all(globals(), ("addresses",))

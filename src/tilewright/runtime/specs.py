@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_all
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec
 from tilewright.runtime.options import as_int, checked_int, shown
 
@@ -55,3 +56,6 @@ def _integers(name: str, given: object, low: int) -> tuple[int, ...]:
         checked_int(f"tw.spec: {name}[{mode}]", value, low, _MOST_ELEMENTS, "elements")
         for mode, value in enumerate(given)
     )
+
+
+hiding_all(globals(), ("spec",))

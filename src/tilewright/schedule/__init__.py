@@ -54,6 +54,7 @@ What users hold
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.schedule import algorithms
 from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
 from tilewright.schedule.arrays import AllocateFlags, Array, Role
@@ -125,3 +126,5 @@ __all__ = [
     "logical_or",
     "where",
 ]
+
+hiding_all(globals(), __all__)

@@ -9,7 +9,6 @@ An affine expression is a value wherever one is asked for, and becomes one by ar
 from __future__ import annotations
 
 import operator
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.naming import LoopName, Numbered, assigned_names, next_number
+from tilewright.schedule.naming import LoopName, Numbered, assigned_names, calling_frame, next_number
 from tilewright.schedule.roles import Role
 from tilewright.schedule.values import Apply, Expression, Guard, Number, expression, left_over, rounded_down
 
@@ -186,7 +185,7 @@ class Index(Numbered, _Linear, LoopName):
 
     def __init__(self, name: str | None = None) -> None:
         self.number: tuple[int, int] = next_number()
-        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        names = assigned_names(calling_frame()) if name is None else (name,)
         self.name: str = names[0] if names else f"i{self.number[0]}"
 
     def __iter__(self) -> Iterator[Index]:
@@ -214,7 +213,7 @@ class Dimension(Numbered, _Linear):
 
     def __init__(self, name: str | None = None, role: Role = Role.INPUT) -> None:
         self.number: tuple[int, int] = next_number()
-        names = assigned_names(sys._getframe(1)) if not name else (name,)
+        names = assigned_names(calling_frame()) if not name else (name,)
         self.name: str = names[0] if names else f"n{self.number[0]}"
         if role not in (Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT):
             raise ScheduleError(f"size {self.name} has the role {role!r}", help="Role.INPUT or Role.OUTPUT")
@@ -253,8 +252,8 @@ def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dime
     Raises `ScheduleError` where there are no names, and none are seen.
     """
     if names and isinstance(names[0], Role):
-        return create_dimensions(*(names[1:] or assigned_names(sys._getframe(1))), role=names[0])
-    if not (given_names := names or assigned_names(sys._getframe(1))):
+        return create_dimensions(*(names[1:] or assigned_names(calling_frame())), role=names[0])
+    if not (given_names := names or assigned_names(calling_frame())):
         raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
     return tuple(Dimension(str(name), role) for name in given_names)
 

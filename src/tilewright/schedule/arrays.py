@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import keyword
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -22,7 +21,7 @@ from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Size
 from tilewright.schedule.elements import Load, Store, read_index, record, record_store
-from tilewright.schedule.naming import Numbered, assigned_names, next_number
+from tilewright.schedule.naming import Numbered, assigned_names, calling_frame, next_number
 from tilewright.schedule.parameters import Delayed, waiting
 from tilewright.schedule.places import as_index
 from tilewright.schedule.roles import WRITTEN, AllocateFlags, Role
@@ -84,7 +83,7 @@ class Array(Numbered):
         flags: AllocateFlags = AllocateFlags.NONE,
     ) -> None:
         self.number: tuple[int, int] = next_number()
-        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        names = assigned_names(calling_frame()) if name is None else (name,)
         if name is not None:
             text("Array", "name", name)
         self.name: str = names[0] if names else f"array{self.number[0]}"
@@ -558,7 +557,7 @@ class Form(Array):
 
 
 def _view(parent: Array, method: str, arguments: tuple[Any, ...], suffix: str) -> View:
-    names = assigned_names(sys._getframe(2))
+    names = assigned_names(calling_frame(2))
     name = names[0] if names else f"{parent.name}_{suffix}"
     return View(parent, method, arguments, name if name.isidentifier() else f"{parent.name}_view")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Affine, Dimension, Quotient, Symbol, recording
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.calls import record_call
+from tilewright.schedule.naming import calling_frame
 from tilewright.schedule.scheduled import CacheMemory, ScheduledKernel, strides_for
 from tilewright.schedule.views import Computed, Derived
 from tilewright.trace.tracer import locate
@@ -71,7 +71,7 @@ class PackagedFunction:
             self.kernel(*args)
 
     def _inline(self, args: tuple[Any, ...]) -> None:  # Any: arrays of the nest, and numbers
-        plan, location = self.kernel.plan, locate(sys._getframe(2))
+        plan, location = self.kernel.plan, locate(calling_frame(2))
         if location is not None:  # what called the logic says nothing
             location = replace(location, inlined_at=None)
         if plan.bindings or plan.tensorization is not None:

@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from tilewright.frames import is_user_file
+from tilewright.frames import hands_on, is_user_file
 
 _numbers = itertools.count()
 _copies = itertools.count(1)
@@ -42,6 +42,16 @@ def user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
+    return frame
+
+
+def calling_frame(depth: int = 1) -> FrameType | None:
+    """Return the frame that called the function that asks, past what hides frames; or with a depth of 2, its caller."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(depth):
+        frame = frame and frame.f_back
+        while frame is not None and hands_on(frame.f_code):
+            frame = frame.f_back
     return frame
 
 

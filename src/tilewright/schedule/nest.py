@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from tilewright.schedule.calls import Call, Step, with_calls
 from tilewright.schedule.delayed import depends, has_order, transformed
 from tilewright.schedule.elements import element_text
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
-from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.naming import assigned_names, calling_frame
 from tilewright.schedule.parameters import Delayed
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule
@@ -71,7 +70,7 @@ class Nest:
 
         They get the names of the variables that they are assigned to.
         """
-        for index, name in zip(self.indices, assigned_names(sys._getframe(1)), strict=False):
+        for index, name in zip(self.indices, assigned_names(calling_frame()), strict=False):
             index.name = name
         return self.indices if len(self.indices) > 1 else self.indices[0]
 

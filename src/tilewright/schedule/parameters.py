@@ -6,13 +6,12 @@ import inspect
 import itertools
 import operator
 import random
-import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, Union
 
 from tilewright.arguments import function, instance, integer, shown
 from tilewright.errors import ScheduleError
-from tilewright.schedule.naming import LoopName, assigned_names
+from tilewright.schedule.naming import LoopName, assigned_names, calling_frame
 
 _MOST_PARAMETERS = 1000  # of one call
 _MOST_LOOPS = 9  # whose orders are all looked at
@@ -128,7 +127,7 @@ class DelayedParameter(Delayed):
     """
 
     def __init__(self, name: str | None = None) -> None:
-        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        names = assigned_names(calling_frame()) if name is None else (name,)
         self.name: str = names[0] if names else "parameter"
         self._values: list[Any] = []  # Any: one chosen value, or none
 
@@ -193,7 +192,7 @@ def create_parameters(number: int | None = None, *names: str) -> Any:  # Any: on
     Raises `ScheduleError` where the number is not seen, is below 1, or is not that of the names.
     Source: Accera, `create_parameters`.
     """
-    seen = names or assigned_names(sys._getframe(1))
+    seen = names or assigned_names(calling_frame())
     if number is None and not seen:
         raise ScheduleError("create_parameters(None) is assigned to no variables", help="say how many, as a number")
     count = len(seen) if number is None else integer("create_parameters", "number", number)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ScheduleError
+from tilewright.frames import showing_frames
 from tilewright.schedule.affine import (
     Affine,
     Dimension,
@@ -272,12 +273,15 @@ def as_index(x: Any) -> Affine | None:  # Any: asks what it is
         if x.name in ("/", "//", "%") and second.terms and not any(isinstance(s, Index) for s in second.symbols()):
             return divided(first, second, x.name != "%")
         return _WHOLE[x.name](first, second)
-    if isinstance(x, Apply) and x.function in (device_minimum, device_maximum):
+    if isinstance(x, Apply) and x.function in _DEVICE:
         parts = [part for part in map(as_index, x.arguments) if part is not None]
         if len(parts) == len(x.arguments):
-            return minimum(*parts) if x.function is device_minimum else -minimum(*(-part for part in parts))
+            return minimum(*parts) if x.function is _DEVICE[0] else -minimum(*(-part for part in parts))
     return None
 
+
+# As an `Apply` has them; whether this file met them with hidden frames depends on what was imported first.
+_DEVICE = showing_frames(device_minimum), showing_frames(device_maximum)
 
 _WHOLE: dict[str, Callable[[Affine, Affine], Affine]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul,

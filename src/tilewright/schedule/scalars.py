@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import sys
 from typing import Any
 
 from tilewright.dtypes import DType
@@ -11,7 +10,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.elements import record_store
-from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.naming import assigned_names, calling_frame
 from tilewright.schedule.parameters import Delayed
 from tilewright.schedule.roles import Role
 from tilewright.schedule.values import expression
@@ -43,7 +42,7 @@ class Scalar(Array):
         *,
         type: Any = None,  # Any: another name of element_type
     ) -> None:
-        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        names = assigned_names(calling_frame()) if name is None else (name,)
         if role is Role.CONST:
             raise ScheduleError("a number of role CONST", help="write the number itself: Scalar(0.5), or 0.5")
         super().__init__(role, element_type if type is None else type, (), name=names[0] if names else "scalar")

@@ -541,5 +541,9 @@ def matrix_layout(
     block = Layout(tuple(shape), tuple(strides))
     swizzle = Swizzle(parts.bit_length() - 1, (_VECTOR // size).bit_length() - 1, 3)
     atom = block if parts == 1 else ComposedLayout(swizzle, 0, block)
-    layout: Layout | ComposedLayout = tile_to_shape(atom, (*region.shape, stages))
+    # Next to a block lies what continues its rows' count, so that one bulk copy fills whole columns of blocks.
+    first = [slow, *(mode for mode in range(rank) if mode != slow)]
+    layout: Layout | ComposedLayout = tile_to_shape(
+        atom, (*region.shape, stages), tuple(first.index(mode) for mode in range(rank))
+    )
     return layout

@@ -15,6 +15,7 @@ from tilewright.arguments import function as check_function
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
+from tilewright.frames import showing_frames
 from tilewright.schedule.parameters import Delayed
 from tilewright.trace.mathematics import where as device_where
 from tilewright.trace.scalar import Scalar
@@ -129,6 +130,9 @@ class Apply(Expression):
     name: str
     function: Callable[..., Any]  # Any: device numbers
     arguments: tuple[Expression, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", showing_frames(self.function))  # as it is compared
 
     @property
     def operands(self) -> tuple[Expression, ...]:

@@ -12,6 +12,7 @@ On the host `scheduler.order(m_tiles, n_tiles, blocks)` lists what each block do
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.schedulers.counter import Counter
 from tilewright.schedulers.groups import Groups, GroupTiles
 from tilewright.schedulers.hilbert import Hilbert
@@ -31,3 +32,5 @@ __all__ = [
     "StreamKTiles",
     "Tiles",
 ]
+
+hiding_all(globals(), __all__)

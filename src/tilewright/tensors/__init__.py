@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.tensors.construction import identity_tensor, make_tensor, recast, tensor
 from tilewright.tensors.engines import CoordinateEngine, Engine, NumpyEngine
 from tilewright.tensors.guarded import GuardedTensor, guarded
@@ -26,3 +27,5 @@ __all__ = [
     "recast",
     "tensor",
 ]
+
+hiding_all(globals(), __all__)

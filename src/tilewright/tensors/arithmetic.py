@@ -16,6 +16,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ArgumentError, LanguageError
+from tilewright.frames import is_entry
 from tilewright.tensors import host
 
 Function = Callable[..., Any]  # Any: numbers of host or device
@@ -59,6 +60,7 @@ def elementwise(operands: int) -> Callable[[Function], Function]:
 
             return compute(f"tw.{function.__name__}", of_elements, (*numbers, *named.values()))
 
+        is_entry(apply)
         return apply
 
     return decorate

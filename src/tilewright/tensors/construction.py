@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.arguments import given as came
+from tilewright.arguments import instance
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout.ints import DynamicInt
@@ -113,4 +114,5 @@ def recast(t: Tensor, dtype: Any) -> Tensor:  # Any: whatever names an element t
 
     As `Tensor.recast`. Raises `LayoutError` when the layout does not fall into whole elements of it.
     """
+    instance("tensors.recast", "t", t, Tensor, "a tensor")
     return t.recast(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.tiled.copies import (
     ThrCopy,
     TiledCopy,
@@ -31,3 +32,5 @@ __all__ = [
     "make_tiled_copy_S",
     "make_tiled_mma",
 ]
+
+hiding_all(globals(), __all__)

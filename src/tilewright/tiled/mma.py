@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from tilewright.arguments import instance
+from tilewright.arguments import instance, integer
 from tilewright.atoms.mma import MMAAtom, OperandPlace
 from tilewright.dtypes import uint16
 from tilewright.errors import LayoutError
@@ -54,6 +54,8 @@ class TiledMMA(Displayed):
     permutations: tuple[Any, Any, Any] = (None, None, None)  # Any: None, an extent, or a Layout
 
     def __post_init__(self) -> None:
+        instance("TiledMMA", "atom", self.atom, MMAAtom, "an mma atom")
+        instance("TiledMMA", "atom_layout", self.atom_layout, Layout, "a Layout")
         if self.atom_layout.rank != 3 or not self.atom_layout.is_static or not self._numbers_threads():
             raise LayoutError(
                 "TiledMMA: the layout of the atoms has modes M, N, K, is static, and gives each thread a number of its "
@@ -161,6 +163,7 @@ class TiledMMA(Displayed):
 
     def tile_size(self, mode: int) -> int:
         """Return the extent of the tile in mode 0 (M), 1 (N) or 2 (K)."""
+        integer("tile_size", "mode", mode, minimum=0, maximum=2)
         permutation = self.permutation(mode)
         extent = tuple_size(permutation.shape if isinstance(permutation, Layout) else permutation)
         assert isinstance(extent, int), permutation

@@ -5,7 +5,7 @@ contents of memory, the values of other lanes). A barrier in a branch or loop th
 is refused; what is not known is left to the simulator, which checks each barrier as threads arrive.
 
 Whole warps arrive at named barriers, in any branch: one is refused where the condition differs within a warp, and so
-for instructions of a warpgroup. A value
+for instructions of a warpgroup, unless the threads that come there are known, and are whole ones. A value
 that depends on the thread's index alone is computed for every thread of the block to learn that; one that depends
 on other things too differs where a part of it does.
 """
@@ -22,6 +22,7 @@ from tilewright.ir.evaluate import evaluate, facts_of
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import For, If, Special, While, Yield
 from tilewright.source import SourceLocation
+from tilewright.trace.thread_sets import Threads, ThreadSets, are_whole_groups
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,10 @@ class _Control:
     kind: str
     location: SourceLocation | None
     group: Scope
+    is_exact: bool = False  # it is known for each thread whether it takes the branch
 
 
-def refuse_divergent_barriers(kernel: Kernel) -> None:
+def refuse_divergent_barriers(kernel: Kernel, sets: ThreadSets) -> None:
     """Raise `LanguageError` at a barrier in a branch or loop at which the threads that must meet diverge."""
     if not any(_group_of(op) for op in kernel.body.walk()):
         return
@@ -41,7 +43,8 @@ def refuse_divergent_barriers(kernel: Kernel) -> None:
     while analysis.grows:  # a carried value takes its class to the next iteration
         analysis.grows = False
         analysis.block(kernel.body)
-    _check(kernel.body, analysis.divergent, {group: _Groups(kernel, group) for group in WARPS_OF}, {})
+    groups = {group: _Groups(kernel, group, sets) for group in WARPS_OF}
+    _check(kernel.body, analysis.divergent, groups, {}, sets, sets.everybody)
 
 
 def _group_of(op: Op) -> Scope | None:
@@ -54,8 +57,9 @@ def _group_of(op: Op) -> Scope | None:
 class _Groups:
     """Says which values surely differ between the threads of a warp, or of a warpgroup."""
 
-    def __init__(self, kernel: Kernel, group: Scope) -> None:
-        self._block, self._size = kernel.block, kernel.warp_size * WARPS_OF[group]
+    def __init__(self, kernel: Kernel, group: Scope, sets: ThreadSets) -> None:
+        self._sets = sets
+        self._block, self.size = kernel.block, kernel.warp_size * WARPS_OF[group]
         specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
         self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
         self._answers: dict[Value, bool] = {}
@@ -63,7 +67,8 @@ class _Groups:
     def divides(self, op: For | While | If) -> bool:
         """Say whether threads of one group diverge at a branch or loop."""
         if isinstance(op, If):
-            return self.differs(op.condition)
+            taken = self._sets.where(op.condition)
+            return self.differs(op.condition) if taken is None else not are_whole_groups(taken, self.size)
         if isinstance(op, While):
             last = op.condition.ops[-1]
             assert isinstance(last, Yield), last
@@ -86,7 +91,7 @@ class _Groups:
             numbers = [evaluate(value, known) for known in self._threads()]
         except KeyError:  # more than the index of the thread is in it
             return any(self.differs(v) for v in op.operands)
-        return any(len(set(numbers[n : n + self._size])) > 1 for n in range(0, len(numbers), self._size))
+        return any(len(set(numbers[n : n + self.size])) > 1 for n in range(0, len(numbers), self.size))
 
     def _threads(self) -> Iterator[dict[Value, int]]:
         """Yield the index of each thread of the block, as the values that stand for it."""
@@ -171,22 +176,38 @@ def _same_number_of_iterations(op: For) -> bool:
     return len(counts) == 1
 
 
-def _check(block: Block, divergent: set[Value], groups: dict[Scope, _Groups], controls: dict[Scope, _Control]) -> None:
-    """Check a block inside of branches and loops; `controls` has one for each kind of group that they divide."""
+def _check(
+    block: Block,
+    divergent: set[Value],
+    groups: dict[Scope, _Groups],
+    controls: dict[Scope, _Control],
+    sets: ThreadSets,
+    threads: Threads | None,
+) -> None:
+    """Check a block inside of branches and loops; `controls` has one for each kind of group that they divide.
+
+    `threads` may come here, no others do; None: nothing is known.
+    """
     for op in block.ops:
         group = _group_of(op)
         if group is not None and group in controls:
-            raise _refusal(op, controls[group])
+            known = group in groups and controls[group].is_exact and threads is not None
+            if not (known and threads is not None and are_whole_groups(threads, groups[group].size)):
+                raise _refusal(op, controls[group])
         inner = controls
         if isinstance(op, (For, While, If)) and depends_on_thread(op, divergent):
             kind = "branch" if isinstance(op, If) else "loop"
             inner = {**controls, Scope.BLOCK: _Control(kind, op.location, Scope.BLOCK)}
             meeting = {_group_of(o) for b in op.blocks for o in b.walk()}
-            for size, threads in groups.items():
-                if size in meeting and threads.divides(op):
-                    inner[size] = _Control(kind, op.location, size)
-        for nested in op.blocks:
-            _check(nested, divergent, groups, inner)
+            for size, group_of_size in groups.items():
+                if size in meeting and group_of_size.divides(op):
+                    is_exact = isinstance(op, If) and sets.where(op.condition) is not None
+                    before = controls.get(size)
+                    inner[size] = _Control(kind, op.location, size, is_exact and (before is None or before.is_exact))
+        taken = sets.where(op.condition) if inner is not controls and isinstance(op, If) else None
+        for n, nested in enumerate(op.blocks):
+            here = threads if threads is None or taken is None else threads & (~taken if n else taken)
+            _check(nested, divergent, groups, inner, sets, here)
 
 
 def _refusal(barrier: Op, control: _Control) -> LanguageError:

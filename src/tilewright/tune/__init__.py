@@ -14,6 +14,7 @@ plans         tune_plan: the best of a grid of parameters for a plan
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.tune.autotuner import Autotuned
 from tilewright.tune.configs import Config
 from tilewright.tune.decorator import autotune
@@ -22,3 +23,5 @@ from tilewright.tune.results import Trial, Tuning
 from tilewright.tune.space import Space
 
 __all__ = ["Autotuned", "Config", "PlanTuning", "Space", "Trial", "Tuning", "autotune", "tune_plan"]
+
+hiding_all(globals(), __all__)

@@ -29,7 +29,7 @@ def ints(*shape: int) -> np.ndarray:
 
 @tw.kernel
 def missing_arrival(out):
-    full = tw.mbarrier(33, stages=2)
+    full = tw.mbarrier(33 + out[0], stages=2)
     tw.sync_threads()
     if tw.warp_id() == 0:
         full[1].arrive()

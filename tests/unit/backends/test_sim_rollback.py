@@ -34,7 +34,7 @@ def overruns(y, x):
 def deadlocks(y, x):
     y[tw.thread_idx.x] = x[tw.thread_idx.x]
     barrier = tw.named_barrier(1, 64)
-    if tw.warp_id() == 0:
+    if tw.warp_id() == 0 or x[0] > 1e9:
         barrier.sync()
 
 

@@ -69,6 +69,14 @@ def test_launches_that_the_host_cannot_queue_in_time_run_as_a_graph_or_are_told(
     assert found.host_bound and not found.captured and found.median > 0.005
 
 
+def test_short_calls_are_captured_whatever_the_host_takes() -> None:
+    """A host that is fast now may be slow in the next round; a long call hides what a launch takes."""
+    watch = FakeStopwatch(can_capture=True)
+    work = {"short": watch.work("short", 0.05, 0.001), "long": watch.work("long", 2.0, 0.001)}
+    found = compare(work, stopwatch=watch, flush=False)
+    assert found["short"].captured and not found["long"].captured
+
+
 def test_results_are_checked_against_a_reference() -> None:
     watch = FakeStopwatch()
     out, want = np.zeros(4, np.float32), np.arange(4, dtype=np.float32)

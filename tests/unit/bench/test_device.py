@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +120,22 @@ def test_what_cannot_be_captured_gives_none(cuda: Cuda, monkeypatch: pytest.Monk
     assert Gpu().capture(run, 3) is None
     monkeypatch.setitem(sys.modules, "torch", None)
     assert Gpu().capture(run, 3) is None
+
+
+def test_work_for_another_stream_is_not_captured(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a prepared launch's is: its graph is empty, as torch warns, and takes no time."""
+
+    class Capture:
+        def __init__(self, graph: object) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *error: object) -> None:
+            warnings.warn("The CUDA Graph is empty.", stacklevel=2)
+
+    framework(monkeypatch, stream=5)
+    torch = sys.modules["torch"]
+    torch.cuda.CUDAGraph = lambda: types.SimpleNamespace(replay=lambda: None)  # type: ignore[attr-defined]
+    torch.cuda.graph = Capture  # type: ignore[attr-defined]
+    assert Gpu().capture(lambda: None, 3) is None
 
 
 MACHINE = sys.modules[Monitor.__module__]  # `tilewright.bench.machine` is the function of that name

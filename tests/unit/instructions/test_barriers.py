@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests.helpers.language import lowered
 
@@ -186,3 +187,33 @@ def test_mbarriers_stand_where_they_like_and_barriers_of_the_block_do_not():
     assert any(isinstance(op, Elect) for op in lowered(single, OUT, False, block=64))
     with pytest.raises(tw.LanguageError, match="tw.sync_threads is in a branch"):
         single.lower(OUT, True, block=64)
+
+
+def test_threads_that_are_whole_warps_meet_in_any_branch() -> None:
+    """A thread that is chosen first leaves the others of its warp, which another branch keeps away."""
+
+    @tw.kernel
+    def roles(out, x, elects: tw.constexpr):
+        i, meet = tw.thread_idx.x, tw.named_barrier(1, 64)
+        if tw.elect_one() if elects else i == 64:
+            out[i] = 1
+        elif i < 64:
+            meet.sync()
+            out[i] = 2
+
+    out = np.zeros(96, np.int32)
+    roles[1, 96](out, out.copy(), False)
+    assert (out[:64] == 2).all() and out[64] == 1 and not out[65:].any()
+    with pytest.raises(tw.LanguageError, match="in a branch that only some threads of a warp run"):
+        roles[1, 96](out, out.copy(), True)
+
+    @tw.kernel
+    def divided(out):
+        i, meet = tw.thread_idx.x, tw.named_barrier(1, 64)
+        if i == 40:
+            out[i] = 1
+        elif i < 64:
+            meet.sync()
+
+    with pytest.raises(tw.LanguageError, match="in a branch that only some threads of a warp run"):
+        divided[1, 96](out)

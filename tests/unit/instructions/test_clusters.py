@@ -48,6 +48,28 @@ def test_ptx(relaxed: bool) -> None:
     assert ptx.count("mbarrier.try_wait.parity.acquire.cluster.shared.b64") == (not relaxed)
 
 
+def test_a_proxy_fence_reaches_as_far_as_the_kernel_writes() -> None:
+    """What threads write to other blocks is in shared::cluster, of which shared::cta is this block's part."""
+
+    @tw.kernel(cluster=2)
+    def write(out, far: tw.constexpr):
+        tile, i = tw.shared(tw.float32, tw.row_major((1, 32))), tw.thread_idx.x
+        tw.cluster_sync()
+        there = tile.at_rank(1 - tw.block_rank_in_cluster()) if far else tile
+        there[0, i] = 1.0
+        tw.fence_proxy_async()
+        tw.cluster_sync()
+        if i == 0:
+            tw.copy(tw.atoms.SM90_TMA_STORE, tile, tw.local_tile(out, (1, 32), (tw.block_idx.x, 0), guard=True))
+            tw.tma_store_commit()
+            tw.tma_store_wait(0)
+
+    for far, space in ((True, "cluster"), (False, "cta")):
+        ptx = write[2, 32].ptx(SPEC, far, arch="sm_90a")
+        assert f"fence.proxy.async.shared::{space};" in ptx
+        assert write[2, 32].resources(SPEC, far, arch="sm_90a").spills == 0
+
+
 def test_without_clusters_it_is_a_cluster_of_one() -> None:
     @tw.kernel
     def alone(out, x):

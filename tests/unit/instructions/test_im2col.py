@@ -102,6 +102,8 @@ def test_the_text_of_loads_for_a_cluster() -> None:
          "stores pixels without offsets of a filter"),
         (lambda x, smem, full: tw.copy(STORE, smem, tw.local_tile(tw.im2col(x, 1, stride=(2, 1))[0, 0], (16, 16), (0, 0))),
          "stores adjacent pixels, and these are 2 and 1 apart"),
+        (lambda x, smem, full: tw.copy(STORE, smem, tw.local_tile(tw.im2col(x, 3, padding=(0, 1))[0, 0], (16, 16), (0, 0))),
+         r"padding=\(0, 1\) begins outside of it"),
         (lambda x, smem, full: tw.copy(STORE, piece(x), smem), "copies from shared to global memory"),
         (lambda x, smem, full: tw.copy(STORE, smem, piece(x), barrier=full), "tells no mbarrier"),
         (lambda x, smem, full: tw.copy(STORE, smem, tw.local_tile(tw.guarded(x[0, 0, :, :]), (8, 16), (0, 0))), "copies tiles of pixels"),

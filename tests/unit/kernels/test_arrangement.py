@@ -145,6 +145,8 @@ def test_alignment() -> None:
     assert Placement((64, 64, 2), (64, 1, 1), "K", 1).alignment(0, 2) == 2
     assert Placement((1, 64, 1), (0, 1, 0), "K", 1).alignment(32, 4) == 16
     assert Placement((64, 64, 1), (0, 1, 0), "K", 1).alignment(32, 4) == 8  # all rows are one
+    assert Placement((64, 64, 2), (-64, 1, 64), "K", 1).alignment(32, 4) == 8
+    assert Placement((64, 64, 2), (64, 1, -64), "K", 1).alignment(32, 4) == 8
 
 
 @given(a=st.lists(st.sampled_from([0, 1, 2, 3]), max_size=3), b=st.lists(st.sampled_from([0, 1, 2, 3]), max_size=3))

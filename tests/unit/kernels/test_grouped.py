@@ -185,8 +185,10 @@ def compiled(arch: str, dtype: tw.DType, ragged: str, rest: int) -> Any:
     target = Arch.parse(arch)
     problem = Problem(*extents, 1, x, others, others, dtype, tw.float32)
     for candidate in Multistage().candidates(problem, Machine.of(target)):
+        if candidate.rejection or candidate.configuration.splits > 1:
+            continue
         plan = plan_for(problem, candidate.configuration, target)
-        if candidate.rejection is None and grouped._rejection(plan, target) is None:
+        if grouped._rejection(plan, target) is None:
             launcher = grouped_tiles.configure(min_blocks=1)[132, plan.threads]
             launched = GroupedPlan(ragged, Groups(), plan)  # type: ignore[arg-type]
             yield candidate.configuration, launcher.resources(d, a, b, tw.spec(tw.int32, (8,)), launched, arch=arch)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks import matmul as benchmark
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.one_family import only
@@ -54,14 +55,18 @@ def compiled() -> Iterator[object]:
     for name in TYPES:
         for m, n in ((4093, 4095), (5, 4095), (40, 4095), (4093, 12), (130, 250)):
             for majors in ("KK", "MM") if TYPES[name][0].bits == 16 else ("KK",):
-                for adds, aligned in ((False, True), (True, True), (True, False)):
+                is_main = (name, majors) == ("bf16", "KK")  # of the others, what takes most registers
+                for adds, aligned in ((False, True), (True, True), (True, False)) if is_main else ((True, True),):
                     problem = problem_of(name, m, n, 8192, majors, adds=adds, aligned=aligned)
                     for c in legal(problem):
                         kind = replace(c.configuration, splits=min(c.configuration.splits, 2), stages=4)
                         key = name, kind, majors, adds, aligned
                         if key not in seen:
                             seen.add(key)
-                            quick = kind.tile in ((128, 256, 64), (16, 64, 64)) and (majors, adds) == ("KK", True)
+                            quick = (kind.tile, kind.cluster) in (((128, 256, 64), 2), ((8, 64, 64), 1)) and (
+                                majors,
+                                adds,
+                            ) == ("KK", True)
                             slow = () if name == "bf16" and quick and aligned else pytest.mark.slow
                             words = [name, majors, "with C"[: 6 * adds], "" if aligned else "odd rows", str(kind)]
                             yield pytest.param(
@@ -80,11 +85,12 @@ def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, confi
         row = 4096 if aligned or dtype is stored else 4095
         return tw.spec(dtype, (rows, columns, 1), stride=(row, 1, 0) if major == "K" else (1, row, 0))
 
-    adds = adds and configuration.splits == 1
-    d = matrix(4093, 4095, "K", out if configuration.splits == 1 else accumulator)
+    is_whole = configuration.splits == 1 or configuration.adds_in_cluster
+    adds = adds and is_whole
+    d = matrix(4093, 4095, "K", out if is_whole else accumulator)
     kernel = matmul_warpgroups.numbered(int(adds)).configure(min_blocks=1)
-    if configuration.cluster > 1:
-        kernel = kernel.configure(cluster=configuration.cluster)
+    if configuration.cluster_size > 1:
+        kernel = kernel.configure(cluster=configuration.cluster_size)
     operands = (matrix(4093, 4091, majors[0], stored), matrix(4095, 4091, majors[1], stored))
     one = accumulator.numpy.type(1)
     with warnings.catch_warnings():
@@ -161,9 +167,21 @@ def test_few_rows_are_columns_of_the_instruction(m: int) -> None:
     assert found.is_swapped and m <= found.tile[0] <= max(2 * m, 8)
 
 
+def test_few_contiguous_rows_fill_the_rows_of_a_swizzle() -> None:
+    for majors, tile in (("MK", (16, 128)), ("KK", (8, 128))):
+        assert tile in {c.configuration.tile[:2] for c in legal(problem_of("bf16", 5, 4096, 4096, majors))}
+    assert (128, 16) in {c.configuration.tile[:2] for c in legal(problem_of("bf16", 4096, 7, 4096, "KM"))}
+
+
 @pytest.mark.parametrize("shape", [(256, 256, 65536), (512, 512, 16384)])
 def test_long_sums_of_few_tiles_are_split(shape: tuple[int, int, int]) -> None:
     assert chosen(*shape).splits > 1
+
+
+def test_few_tiles_add_up_in_a_cluster() -> None:
+    """In place of a second launch."""
+    found = chosen(16, 576, 7168)
+    assert found.adds_in_cluster and found.splits == 8
 
 
 def test_small_epilogues_of_short_sums_are_hidden_by_ping_pong() -> None:
@@ -182,8 +200,16 @@ def test_a_result_is_the_same_every_time() -> None:
     """Splits are added up in one order, whatever the blocks do."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((8, 520), np.float32).astype(np.float16) for _ in range(2))
+    configuration = HopperConfiguration((8, 128, 64), (1, 8), 3, 2, splits=4, is_swapped=True)
     found = set()
-    for blocks in (1, 3, 8):
-        with only(HopperConfiguration((8, 128, 64), (1, 8), 3, 2, splits=4, is_swapped=True), blocks):
+    for each, blocks in ((configuration, 1), (configuration, 3), (replace(configuration, adds_in_cluster=True), 4)):
+        with only(each, blocks):
             found.add(tw.matmul(a, b.T, out_dtype=tw.float32).tobytes())
     assert len(found) == 1
+
+
+def test_the_drawn_shapes_are_those_that_were_drawn() -> None:
+    shapes = benchmark.drawn()
+    assert shapes == [tuple(each) for each in benchmark.draw()] and len(shapes) == 200
+    assert all(128 <= extent <= 16384 for each in shapes for extent in each)
+    assert all(len(list(group())) >= 3 for group in benchmark.GROUPS.values())

@@ -8,18 +8,25 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.helpers.one_family import only
 from tests.unit.runtime.conftest import FakeCuda, forget_devices, install
 from tests.unit.runtime.fake_arrays import Tensor
 
 import tilewright as tw
-from tilewright import launch
+from tilewright import launch, specialise
 from tilewright.arch import default_arch
 from tilewright.backends.cuda import CudaSource
 from tilewright.compile import Lowered, lower
-from tilewright.kernels import dispatch
+from tilewright.ir.core import TensorMap
+from tilewright.ir.maps import MapValues
+from tilewright.kernels import dispatch, results
 from tilewright.kernels import matmul as entry
+from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels._multistage_kernel import matmul_tiles
+from tilewright.kernels._split_k_kernel import add_splits
+from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.launch import _Variant
 from tilewright.recording import record_launches, trace_launches
 
@@ -166,3 +173,83 @@ def test_alignment_of_each_launch_of_a_call(gpu: FakeCuda, monkeypatch: pytest.M
         tw.matmul(a, b, out=out)
         counts.append((len(gpu.launches), len(traced)))
     assert counts == [(2, 2), (2, 3), (2, 3), (2, 3)]
+
+
+# --- the Hopper family ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hopper(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """A GPU whose driver encodes tensor maps: it remembers address, extents and strides of each."""
+    gpu.maps = []
+
+    def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
+        gpu.maps.append((map.buffer.name, address, values.extents, values.strides))
+        return bytes(128)
+
+    monkeypatch.setattr(specialise, "encode", encode)
+    yield gpu
+    for kernel in (matmul_warpgroups, add_splits):
+        kernel.forget()
+
+
+def test_blocks_stay_and_maps_are_made_once(hopper: FakeCuda) -> None:
+    a, b, out = matrix(1, 4096, 1024), matrix(20, 1024, 4096), matrix(40, 4096, 4096)
+    with only(HopperConfiguration((128, 256, 64), (8, 1), 4), 132):
+        for _ in range(3):
+            tw.matmul(a, b, out=out)
+    assert [extents[:4] for extents, _, _ in hopper.launches] == [(132, 1, 1, 384)] * 3
+    assert sorted(hopper.maps) == [
+        ("A", MEGABYTE, (1024, 4096, 1), (1, 1024, 0)),
+        ("B", 20 * MEGABYTE, (4096, 1024, 1), (1, 4096, 0)),
+        ("D", 40 * MEGABYTE, (4096, 4096, 1), (1, 4096, 0)),
+    ]
+
+
+def test_splits_of_k_are_added_up_by_a_second_launch(hopper: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory that each call asks the library of its arrays for."""
+    made = []
+
+    def maker(shape: tuple[int, ...], dtype: tw.DType, device: object) -> Any:
+        return lambda: made.append((shape, dtype)) or (object(), 800 * MEGABYTE)
+
+    monkeypatch.setattr(results, "_torch_maker", maker)
+    a, b, out = matrix(1, 250, 4096), matrix(100, 4096, 250, strides=(256, 1)), matrix(200, 250, 250)
+    with only(HopperConfiguration((128, 128, 64), (8, 1), 4, splits=8), 132):
+        for _ in range(2):
+            tw.matmul(a, b, out=out)
+    assert made == [((8, 250, 252), tw.float32)] * 2
+    # 250 rows of 8 runs of 32 elements, each of which 8 threads add up.
+    assert [extents[:4] for extents, _, _ in hopper.launches] == [(32, 1, 1, 384), (250 * 8, 1, 1, 256)] * 2
+    assert ("D", 800 * MEGABYTE, (250, 250, 8), (1, 252, 250 * 252)) in hopper.maps
+
+
+def test_slices_of_k_are_two_launches_and_memory_of_the_library(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call takes memory of its own: torch gives it back to this stream, and keeps it where a graph is captured."""
+    taken, seen = [], {}
+
+    def empty(shape: tuple[int, ...], **options: Any) -> Any:
+        taken.append(shape)
+        return DeviceTensor(shape, pointer=(100 + len(taken)) * MEGABYTE, dtype="float32")
+
+    monkeypatch.setattr(TORCH, "empty", empty, raising=False)
+    monkeypatch.setattr(TORCH, "float32", "float32", raising=False)
+    monkeypatch.setattr(TORCH, "device", str, raising=False)
+    arrays = matrix(1, 64, 8192, dtype="float32"), matrix(2, 8192, 62, dtype="float32")
+    choice = tw.matmul.explain(*arrays, out=matrix(9, 64, 62, dtype="float32")).choice
+    assert choice is not None and choice.configuration.splits > 1
+    splits = choice.configuration.splits
+    for call in range(3):
+        if call == 2:  # a call met before makes no views, and passes what the others did
+            monkeypatch.setattr(dispatch.View, "__init__", lambda *args: pytest.fail("a view was made"))
+        gpu.launches.clear()
+        tw.matmul(*arrays, out=matrix(9, 64, 62, dtype="float32"), alpha=call)
+        (first, _, sums), (_, _, added) = gpu.launches
+        assert first[0] == splits and all(stream == STREAM for _, stream, _ in gpu.launches)
+        assert taken[call:] == [(splits, 64, 64)]
+        workspace = ((101 + call) * MEGABYTE).to_bytes(4, "little")  # pointers below 4 GB have no more
+        of_sums, of_added = ([ctypes.string_at(address, 4) for address in p] for p in (sums, added))
+        assert workspace in of_sums and workspace in of_added
+        others = [[value for value in values if value != workspace] for values in (of_sums, of_added)]
+        assert seen.setdefault(0, others[0]) == others[0]
+        assert np.float32(call).tobytes() in others[1] and np.float32(1).tobytes() in others[0]

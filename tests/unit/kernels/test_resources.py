@@ -10,8 +10,9 @@ from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import plan_for
-from tilewright.kernels.precision import SPLITS
+from tilewright.kernels.precision import PARTS
 from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.kernels.split_k import sums_problem
 
 H200 = Arch.parse("sm_90a")
 TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
@@ -21,7 +22,7 @@ TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
     "float64": (tw.float64, tw.float64, tw.float64, tw.float64),
     "int8": (tw.int8, tw.int8, tw.int32, tw.int32),
     "float8": (tw.float8_e4m3fn, tw.float8_e4m3fn, tw.float32, tw.bfloat16),
-    **{name: (tw.float32, split.part, tw.float32, tw.float32) for name, split in SPLITS.items()},
+    **{name: (tw.float32, parts.part, tw.float32, tw.float32) for name, parts in PARTS.items()},
 }
 
 
@@ -29,7 +30,7 @@ def problem_of(name: str, extents: tuple[int, int, int], majors: str) -> Problem
     stored, compute, accumulator, out = TYPES[name]
     a, b = (Operand(stored, "K" if major == "K" else "MN", 16) for major in majors)
     d = Operand(out, "MN", 16)
-    return Problem(*extents, 1, a, b, d, compute, accumulator, c=out, split=SPLITS.get(name))
+    return Problem(*extents, 1, a, b, d, compute, accumulator, c=out, parts=PARTS.get(name))
 
 
 def cases() -> list[tuple[str, tuple[int, int, int], str, Configuration]]:
@@ -41,6 +42,13 @@ def cases() -> list[tuple[str, tuple[int, int, int], str, Configuration]]:
                 done = any(x[0] == name and x[3] == candidate.configuration for x in found)
                 if candidate.rejection is None and not done:
                     found.append((name, extents, "KK", candidate.configuration))
+    for name in TYPES:
+        extents = (125, 127, 40001)
+        for candidate in Multistage().candidates(problem_of(name, extents, "KK"), Machine.of(H200)):
+            configuration = candidate.configuration
+            tiles = [x[3].tile for x in found if x[0] == name and x[3].splits > 1]
+            if candidate.rejection is None and configuration.splits > 1 and configuration.tile not in tiles:
+                found.append((name, extents, "KK", configuration))
     for name in ("bfloat16", "tf32", "float64", "tf32x3", "bf16x9"):
         for majors in ("MM", "KM"):
             problem = problem_of(name, (4093, 4095, 4091), majors)
@@ -55,16 +63,19 @@ def test_nothing_spills(name: str, extents: tuple[int, int, int], majors: str, c
     problem = problem_of(name, extents, majors)
     stored, _, accumulator, out = TYPES[name]
     m, n, k = extents
-    row = 4096
+    row = 4096 if k < 4096 else 40064
 
-    def matrix(rows: int, columns: int, major: str, dtype: tw.DType) -> object:
+    def matrix(rows: int, columns: int, major: str, dtype: tw.DType, matrices: int = 1) -> object:
         strides = (row, 1, 0) if major == "K" else (1, row, 0)
-        return tw.spec(dtype, (rows, columns, 1), stride=strides)
+        return tw.spec(dtype, (rows, columns, matrices), stride=(*strides[:2], 0 if matrices == 1 else rows * row))
 
     a, b = matrix(m, k, majors[0], stored), matrix(n, k, majors[1], stored)
     d = matrix(m, n, "K", out)
+    further = [d]
+    if configuration.splits > 1:
+        d, problem, further = matrix(m, n, "K", accumulator, configuration.splits), sums_problem(problem), []
     plan = plan_for(problem, configuration, H200)
     one = accumulator.numpy.type(1)
-    launcher = matmul_tiles.numbered(1).configure(min_blocks=1)[1, plan.threads]
-    resources = launcher.resources(d, a, b, one, one, plan, d, arch="sm_90a")
+    launcher = matmul_tiles.numbered(len(further)).configure(min_blocks=1)[1, plan.threads]
+    resources = launcher.resources(d, a, b, one, one, plan, *further, arch="sm_90a")
     assert not resources.spills and resources.local_bytes == 0, resources

@@ -6,14 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.helpers.compilers import needs_nvrtc
 from tests.helpers.products import FIRST, LAST, Product
 
 from tilewright.runtime.clang import compile_hip, find_clang
-from tilewright.runtime.nvrtc import compile_cuda, nvrtc_version
+from tilewright.runtime.nvrtc import compile_cuda
 
 FENCED = Product(passes=8, fused=2, keep=True, layouts=(FIRST, LAST, FIRST))
 AMD = replace(FENCED, target="gfx908", dtype="float32", shape="M16N16K4")
-needs_nvrtc = pytest.mark.skipif(nvrtc_version() is None, reason="needs NVRTC")
 needs_clang = pytest.mark.skipif(find_clang() is None, reason="needs clang")
 
 

@@ -8,13 +8,13 @@ from functools import cached_property
 
 import numpy as np
 import pytest
+from tests.helpers.compilers import has_nvrtc
 
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.dtypes import FLOAT8_AMD, DType
 from tilewright.errors import ScheduleError
 from tilewright.runtime.clang import find_clang
-from tilewright.runtime.nvrtc import nvrtc_version
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.recipes import Factors, Recipe, factors_of, find_recipe, recipe_for
 
@@ -177,7 +177,7 @@ def test_compilers_take_the_instructions(target: str, shape: str, given: str) ->
     case = Case(
         target, MMAShape[shape], dtype, (dtype if given == "float64" else tw.float32) if dtype.is_float else tw.int32
     )
-    if (find_clang(target) if case.arch.is_amd else nvrtc_version()) is None:
+    if find_clang(target) is None if case.arch.is_amd else not has_nvrtc():
         pytest.skip("needs clang" if case.arch.is_amd else "needs NVRTC")
     launcher = multiply.configure(arch=target)[1, case.arch.warp_size]
     given_arguments = (*map(tw.static, arguments(case)), case.recipe.mmas)

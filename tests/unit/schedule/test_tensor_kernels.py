@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.helpers.compilers import has_nvrtc, needs_nvrtc
 from tests.helpers.products import FIRST, LAST, Product
 from tests.helpers.slow import covering
 
 import tilewright as tw
 from tilewright.runtime.clang import find_clang
-from tilewright.runtime.nvrtc import nvrtc_version
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
@@ -20,7 +20,6 @@ from tilewright.schedule.nest import Nest
 from tilewright.schedule.schedule import fuse
 from tilewright.schedule.targets import Target
 
-needs_nvrtc = pytest.mark.skipif(nvrtc_version() is None, reason="needs NVRTC")
 needs_clang = pytest.mark.skipif(find_clang() is None, reason="needs clang")
 # 128 x 256 for eight warps, three tiles of K under way, and fragments a step ahead.
 FAST = Product(
@@ -176,7 +175,7 @@ def test_fragments_that_no_cache_holds_are_declared_around_all_tiles(
     target: str, fragments: str, keep: bool, shared: bool
 ) -> None:
     """Turns that read ahead are written out, each with loops over a warp's tiles: the registers serve all of them."""
-    if (find_clang() if target == "gfx908" else nvrtc_version()) is None:
+    if find_clang() is None if target == "gfx908" else not has_nvrtc():
         pytest.skip("needs a compiler")
     product = Product(target, tiles=(2, 2), steps=3, keep=keep, shared=shared, stages=2, size=(1, 1, 3))
     plan, order = product.plan, product.plan.nest.order

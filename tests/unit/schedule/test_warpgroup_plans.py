@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.compilers import needs_nvrtc
 from tests.unit.schedule.plans import product, warpgroup_product
 from tests.unit.test_hopper_examples import findings, without
 from tests.unit.test_hopper_products import SYNCHRONISATIONS
@@ -19,7 +20,6 @@ from tilewright.instructions.mbarrier import MbarrierArrive
 from tilewright.instructions.warpgroup_atoms import NAMES
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
-from tilewright.runtime.nvrtc import nvrtc_version
 from tilewright.schedule.affine import create_dimensions
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.mma_shapes import MMAShape
@@ -184,7 +184,7 @@ def test_each_synchronisation_is_needed_and_missed(producer: bool | None, monkey
     assert [type(op) for op in kept if not isinstance(op, Barrier)] == [MbarrierArrive] * (producer is True), kept
 
 
-@pytest.mark.skipif(nvrtc_version() is None, reason="needs NVRTC")
+@needs_nvrtc
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, 132])
 @pytest.mark.parametrize("producer", [True, False])

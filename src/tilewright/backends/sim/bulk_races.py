@@ -46,7 +46,7 @@ def help_with_bulk(op: Op, kind: AccessKind, *, under_way: bool) -> str | None:
             "let the block that gets the bytes wait for them, and tell this one before the line that writes, at an "
             "mbarrier or by tw.cluster_sync()"
         )
-    if completion is Completion.BARRIER and (under_way or kind is AccessKind.COPY_WRITE):
+    if completion is Completion.BARRIER:
         return (
             "wait for the phase of the mbarrier at which the copy's bytes arrive, before this line: full.wait(parity); "
             "its bytes are announced by full.arrive_expect_tx(bytes)"
@@ -82,6 +82,7 @@ class BulkRaces:
     def __init__(self, checker: RaceChecker, kernel: Kernel) -> None:
         self._checker = checker
         self._first, self._count = numbers_of_mbarriers(kernel)
+        self.count: int = self._count * checker.together.size  # of mbarriers of a block, or of a cluster
         self._reading: list[_Reading] = []
         self._sent: list[tuple[BulkAccess, Array, int, int]] = []  # reads, of whom, by what number and event known
         self.starters: dict[int, int] = {}  # by the events at which copies landed, a thread that had started them
@@ -116,7 +117,8 @@ class BulkRaces:
         as_one = Access(access.op, access.kind, access.storage, None, 1, None)
         checker.compare(region, as_one, touch, event)
         self.demand_fences(region, as_one, touch)
-        checker.record(region, as_one, touch, event)
+        if access.told is None:  # else nobody but the mbarrier that is told has read
+            checker.record(region, as_one, touch, event)
         if region.cells.ordinary is not None and access.kind is not AccessKind.COPY_READ:
             region.cells.ordinary[touch.cells] = 0
         if access.kind is AccessKind.COPY_READ and region.cells.pending_reads is not None:
@@ -160,10 +162,15 @@ class BulkRaces:
         else:  # who waits for the bytes knows of it, and the thread that started the copy does not
             for _, number, some, _ in self._by_barriers(access, which, arrival):
                 event, part = self._checker.note(access.op, access.kind), region.bulk_touch(access, some)
-                who = np.full_like(part.who, self._checker.order.writer(number))
-                cells.reads.add(Touch(part.cells, who, part.rows, part.threads), event)
                 if part.threads.size:
                     self.starters[event] = int(part.threads[0])
+                if region.is_global:
+                    assert cells.bulk_reads is not None
+                    who = part.rows * self.count + number
+                    cells.bulk_reads.add(Touch(part.cells, who, part.rows, part.threads), event)
+                    continue
+                who = np.full_like(part.who, self._checker.order.writer(number))
+                cells.reads.add(Touch(part.cells, who, part.rows, part.threads), event)
                 self._sent.append((access, some, number, event))
         if cells.pending_reads is None:
             return

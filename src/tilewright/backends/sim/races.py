@@ -327,6 +327,9 @@ class RaceChecker(Observer):
         for marks in met:
             for words in () if marks is None else marks.against(touch):
                 self._conflicts(region, access, touch, words)
+        if not is_read and cells.bulk_reads is not None:
+            for words in cells.bulk_reads.against(touch):
+                self._conflicts(region, access, touch, words, by_barriers=True)
         if cells.narrow_writes and is_strong:
             self._too_narrow(region, access, touch)
         under_way = self._pending_reads or self._operands or self.bulk.is_reading
@@ -346,8 +349,13 @@ class RaceChecker(Observer):
                     same &= event_of(words) >= self.order.start
                     self._conflicts(region, access, touch, np.where(same, 0, words))
 
-    def _conflicts(self, region: Region, access: Access, touch: Touch, words: Array) -> None:
-        """Report the accesses that words stand for, where the touch is not ordered after them."""
+    def _conflicts(
+        self, region: Region, access: Access, touch: Touch, words: Array, *, by_barriers: bool = False
+    ) -> None:
+        """Report the accesses that words stand for, where the touch is not ordered after them.
+
+        `by_barriers`: the words name mbarriers at which copies that have read told of their bytes.
+        """
         order = self.order
         if not region.is_global:
             late = words >= order.lowest_floor << BITS
@@ -357,14 +365,16 @@ class RaceChecker(Observer):
             late = words != 0
             if not late.any():
                 return
-        is_own = ((words & WHO) == touch.who).all() and words.max() < UNDER_WAY
+        is_own = not by_barriers and ((words & WHO) == touch.who).all() and words.max() < UNDER_WAY
         if is_own and (not region.is_global or words.min() >= order.start << BITS):
             return  # each thread meets what it did itself
         at = np.flatnonzero(late)
         words, rows, threads = words[at], touch.rows[at], touch.threads[at]
         events, others = event_of(words), words & WHO
         if region.is_global:
-            other_rows, others = np.divmod(others, self.together.threads)
+            other_rows, others = np.divmod(others, self.bulk.count if by_barriers else self.together.threads)
+            if by_barriers:
+                others = self.order.writer(0) + others
             within = (events >= order.start) & (other_rows == rows)
             fine = within & order.is_before(rows, threads, others, events) | (events < self._grid_floor)
         else:
@@ -373,6 +383,9 @@ class RaceChecker(Observer):
             self._learnt(region, rows, threads, others, events, fine, other_rows if region.is_global else rows)
         bad = ~(fine & (words < UNDER_WAY))
         if bad.any():
+            if by_barriers:  # told by the threads that have started the copies
+                starters = np.array([self.bulk.starters.get(event, 0) for event in events.tolist()], np.int64)
+                words = events << BITS | (other_rows * self.together.threads + starters)
             self.tell(region, access, touch, at[bad], words[bad])
 
     def _learnt(

@@ -167,6 +167,8 @@ class Cells:
         self.atomics: Marks | None = Marks(count, order, is_global) if atomics else None
         # Reads that other threads may write to at the same time; None where the kernel has none.
         self.strong_reads: Marks | None = None
+        # Reads of global memory by bulk loads whose bytes have come: by row of the chunk and number of the mbarrier.
+        self.bulk_reads: Marks | None = None
         # Strong accesses that do not reach the grid, writes and reads: of each of the kernel's narrow scopes.
         self.narrow_writes: list[Marks] = []
         self.narrow_reads: list[Marks] = []
@@ -178,7 +180,7 @@ class Cells:
     @property
     def marks(self) -> list[Marks]:
         """Reads and atomic updates, as far as the kernel has any."""
-        every = self.reads, self.atomics, self.strong_reads, *self.narrow_writes, *self.narrow_reads
+        every = self.reads, self.atomics, self.strong_reads, self.bulk_reads, *self.narrow_writes, *self.narrow_reads
         return [m for m in every if m is not None]
 
     def separate(self, blocks: int) -> None:
@@ -227,6 +229,8 @@ class Region:
         count = self.cells.count
         if uses.has(uses.bulk, members):
             self.cells.ordinary = np.zeros(count, np.int64)
+        if self.is_global and uses.has(uses.bulk_read, members):
+            self.cells.bulk_reads = Marks(count, order, True)
         if uses.has(uses.strongly_read, members):
             self.cells.strong_reads = Marks(count, order, self.is_global)
         if (self.is_global or together.size > 1) and uses.has(uses.narrow, members):

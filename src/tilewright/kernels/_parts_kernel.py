@@ -9,39 +9,39 @@ import tilewright as tw
 
 
 @tw.function
-def add_split_products(plan, acc, a, b):
+def add_products_of_parts(plan, acc, a, b):
     """Add the products of a step of K to the accumulators, each chunk of K summed by itself."""
-    parts_b = parts_of(plan.split, b)
+    parts_b = parts_of(plan.parts, b)
     rows, columns = tw.size(acc.shape[1]), tw.size(acc.shape[2])
     for m in tw.range(rows, unroll=True):
         # The instructions of a row do not wait for each other.
-        parts_a = parts_of(plan.split, a[:, m])
+        parts_a = parts_of(plan.parts, a[:, m])
         chunk = tw.registers(acc.dtype, (acc.shape[0], columns))
         tw.clear(chunk)
-        for i, j in plan.split.products:
+        for i, j in plan.parts.products:
             tw.gemm(plan.mma, chunk, parts_a[i], parts_b[j], chunk)
         for n in tw.range(columns, unroll=True):
             for v in tw.range(tw.size(acc.shape[0]), unroll=True):
                 acc[v, m, n] += chunk[v, n]
 
 
-def parts_of(split, fragment):
+def parts_of(how, fragment):
     """Return the parts of a fragment of float32, the largest first."""
-    parts = [tw.registers(split.part.storage, fragment.shape) for _ in range(split.parts)]
-    split_elements(split, fragment, parts)
+    parts = [tw.registers(how.part.storage, fragment.shape) for _ in range(how.count)]
+    cut_elements(how, fragment, parts)
     return parts
 
 
 @tw.function
-def split_elements(split, fragment, parts):
+def cut_elements(how, fragment, parts):
     """Write each element as a sum: into each part what the parts before it leave, rounded to the part's type."""
     for i in tw.range(tw.size(fragment), unroll=True):
         rest = fragment[i]
         for part in parts[:-1]:
-            part[i] = rounded(rest, split.part)
+            part[i] = rounded(rest, how.part)
             rest = rest - part[i].to(tw.float32)
         # A tensor core cuts what tfloat32 has no bits for.
-        parts[-1][i] = rest.to(split.part.storage)
+        parts[-1][i] = rest.to(how.part.storage)
 
 
 def rounded(x, dtype):
@@ -53,8 +53,8 @@ def rounded(x, dtype):
 
 
 @tw.function
-def mend(plan, acc, thread, A, B, block):
-    """Compute accumulators that are not finite again, by fused multiply-adds in the order of K.
+def mend(plan, acc, thread, A, B, block, run):
+    """Compute accumulators that are not finite again, by fused multiply-adds over a run of K, in order.
 
     They pass through shared memory, where each thread finds one after the other.
     """
@@ -72,14 +72,14 @@ def mend(plan, acc, thread, A, B, block):
         sums = tw.shared(acc.dtype, plan.sums)
         tw.copy(acc, thread.partition_C(sums))
         tw.sync_threads()
-        mend_elements(plan, sums, A, B, block)
+        mend_elements(plan, sums, A, B, block, run)
         tw.sync_threads()
         tw.copy(thread.partition_C(sums), acc)
-        tw.sync_threads()
+    tw.sync_threads()  # results may take this shared memory from here on
 
 
 @tw.function
-def mend_elements(plan, sums, A, B, block):
+def mend_elements(plan, sums, A, B, block, run):
     """Compute the elements of a tile that are not finite and that D has, again."""
     rows, columns = plan.tile[:2]
     for i in range(rows * columns // plan.threads):
@@ -88,6 +88,6 @@ def mend_elements(plan, sums, A, B, block):
         m, n = block[0] * rows + row, block[1] * columns + column
         if (not tw.isfinite(sums[row, column])) and (m < A.shape[0]) and (n < B.shape[0]):
             total = tw.float32(0)
-            for k in range(A.shape[1]):
+            for k in range(run[0], run[1]):
                 total = tw.fma(A[m, k], B[n, k], total)
             sums[row, column] = total

@@ -1,0 +1,122 @@
+"""What the build does to the wheel beyond copying files: it makes it small.
+
+The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
+of private functions and classes. Every line keeps its number, so that tracebacks of an installed package match the
+repository. The sdist and editable installs hold the files as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import io
+import lzma
+import os
+import tarfile
+import tokenize
+import zipfile
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    BuildHookInterface = object
+else:
+    try:
+        from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+    except ImportError:  # the tests import this file where the build backend is not installed
+        BuildHookInterface = object
+
+PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
+_DATE = (2020, 2, 2, 0, 0, 0)  # hatchling's, so that one source gives one wheel
+
+
+class SmallWheel(BuildHookInterface):
+    """The hook: rewrites a wheel that was built."""
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Rewrite a wheel in place; an editable one stays."""
+        if version == "standard":
+            shrink(artifact_path)
+
+
+def shrink(path: str | os.PathLike[str]) -> None:
+    """Rewrite a wheel: modules without comments, examples in one archive, and the record of what is there."""
+    with zipfile.ZipFile(path) as wheel:
+        files = {info.filename: wheel.read(info) for info in wheel.infolist()}
+    record = next(name for name in files if name.endswith(".dist-info/RECORD"))
+    kept = {name: content for name, content in shrunk(files).items() if name != record}
+    temporary = f"{os.fspath(path)}.part"
+    with zipfile.ZipFile(temporary, "w") as wheel:
+        for name, content in (*kept.items(), (record, record_of(kept, record))):
+            info = zipfile.ZipInfo(name, _DATE)
+            info.external_attr = 0o100644 << 16
+            wheel.writestr(info, content, compress_type=zipfile.ZIP_DEFLATED, compresslevel=9)
+    os.replace(temporary, path)
+
+
+def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return what is in a wheel in place of the files that it would hold."""
+    examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
+    kept = {
+        name: lean(content) if is_ours(name) else content for name, content in files.items() if name not in examples
+    }
+    if examples:
+        kept[ARCHIVE] = packed((name[len(EXAMPLES) :], content) for name, content in examples.items())
+    return kept
+
+
+def is_ours(name: str) -> bool:
+    """Say whether a file of the wheel is a module of the package."""
+    return name.startswith(PACKAGE) and name.endswith(".py")
+
+
+def record_of(files: dict[str, bytes], record: str) -> bytes:
+    """Return the RECORD of a wheel: each file with its hash and length, and itself without."""
+    lines = []
+    for name, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        lines.append(f"{name},sha256={digest},{len(content)}\n")
+    return "".join((*lines, f"{record},,\n")).encode()
+
+
+def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return a tar.xz archive of files."""
+    memory = io.BytesIO()
+    with tarfile.open(fileobj=memory, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in sorted(files):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return lzma.compress(memory.getvalue(), preset=9 | lzma.PRESET_EXTREME)
+
+
+def lean(source: bytes) -> bytes:
+    """Return a module without comments and private docstrings, each line where it was."""
+    text = source.decode()
+    lines = text.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, (ast.FunctionDef, ast.ClassDef))
+            and is_private(node)
+            and ast.get_docstring(node) is not None
+        ):
+            docstring = node.body[0]
+            first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+            lines[first:last] = [""] * (last - first)
+            if len(node.body) == 1:
+                lines[first] = " " * docstring.col_offset + "..."
+    return "\n".join(lines).encode()
+
+
+def is_private(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Say whether nobody but this package sees a docstring: some decorators show it, as those of commands do."""
+    names = {part.id for decorator in node.decorator_list for part in ast.walk(decorator) if isinstance(part, ast.Name)}
+    return node.name.startswith("_") and not node.name.endswith("__") and names <= _PLAIN_DECORATORS
+
+
+_PLAIN_DECORATORS = {"cache", "cached_property", "contextmanager", "dataclass", "lru_cache", "property", "staticmethod"}

@@ -1,0 +1,17 @@
+"""Tilewright in PyTorch: operators with gradients, modules, and functions of one's own made into operators.
+
+`import tilewright as tw` and then `tw.torch` imports PyTorch when it is first used; `import tilewright` does not.
+"""
+
+from __future__ import annotations
+
+from tilewright.torch import nn as nn
+from tilewright.torch.operators import Operator as Operator
+from tilewright.torch.operators import op as op
+from tilewright.torch.patching import PatchReport as PatchReport
+from tilewright.torch.patching import PatchRow as PatchRow
+from tilewright.torch.patching import patch as patch
+from tilewright.torch.products import matmul as matmul
+from tilewright.torch.products import matmul_operator as matmul_operator
+
+__all__ = ["op", "Operator", "matmul", "matmul_operator", "nn", "patch", "PatchReport", "PatchRow"]

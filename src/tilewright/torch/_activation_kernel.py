@@ -1,0 +1,95 @@
+"""Functions of neural networks and their derivatives, element by element; device code, traced into kernels.
+
+`derivative` works on a number and on a tile. `finish` is an epilogue of matmul; `activate` is a kernel of its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tilewright as tw
+
+THREADS = 128
+TILES = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(THREADS), tw.Layout(8))
+TILE = 8 * THREADS  # elements of a block
+
+
+def derivative(function, order, x):
+    """Return a function of x (order 0), or its first, second or third derivative."""
+    return _FUNCTIONS[function](order, x)
+
+
+def _relu(order, x):
+    # Comparisons with NaN are false: it stays NaN, and its gradient passes, as in torch.
+    if order == 0:
+        return tw.where(x < 0, 0, x)
+    return tw.where(x <= 0, 0, 1 if order == 1 else 0).to(x.dtype)
+
+
+def _silu(order, x):
+    s = 1 / (1 + tw.exp(-x))
+    if order == 0:
+        return x * s
+    s1 = s * (1 - s)
+    if order == 1:
+        return s + x * s1
+    s2 = s1 * (1 - 2 * s)
+    if order == 2:
+        return 2 * s1 + x * s2
+    return 3 * s2 + x * (s2 * (1 - 2 * s) - 2 * s1 * s1)
+
+
+def _gelu(order, x):
+    if order <= 1:
+        below = 0.5 * (1 + tw.erf(x * math.sqrt(0.5)))
+    if order == 0:
+        return x * below
+    density = tw.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    if order == 1:
+        return below + x * density
+    return density * (2 - x * x) if order == 2 else density * (x * x * x - 4 * x)
+
+
+def _gelu_tanh(order, x):
+    scale, cubic = math.sqrt(2 / math.pi), 0.044715
+    t = tw.tanh(scale * (x + cubic * x * x * x))
+    if order == 0:
+        return 0.5 * x * (1 + t)
+    u1, u2, u3 = scale * (1 + 3 * cubic * x * x), 6 * scale * cubic * x, 6 * scale * cubic
+    rest = 1 - t * t
+    t1 = rest * u1
+    if order == 1:
+        return 0.5 * (1 + t) + 0.5 * x * t1
+    t2 = rest * u2 - 2 * t * t1 * u1
+    if order == 2:
+        return t1 + 0.5 * x * t2
+    t3 = rest * u3 - 4 * t * t1 * u2 - 2 * (t1 * t1 + t * t2) * u1
+    return 1.5 * t2 + 0.5 * x * t3
+
+
+_FUNCTIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu}
+FUNCTIONS = tuple(_FUNCTIONS)
+
+
+def finish(accumulator, function, gate=None, residual=None):
+    """Return what an epilogue of a name makes of an accumulator; `gate` and `residual` are their elements there."""
+    found = accumulator
+    if function == "swiglu":
+        found = derivative("silu", 0, gate.to(found.dtype)) * found
+    elif function:
+        found = derivative(function, 0, found)
+    return found if residual is None else found + residual.to(found.dtype)
+
+
+@tw.kernel
+def activate(y, x, factor, addend, function: tw.constexpr, order: tw.constexpr, operands: tw.constexpr):
+    """Compute y = derivative(x) * factor + addend, without those that `operands` does not name; all are vectors."""
+    thread, block = TILES.get_slice(tw.thread_idx.x), (tw.block_idx.x,)
+    size, kind = (TILE,), tw.float64 if x.dtype == tw.float64 else tw.float32
+    found = derivative(function, order, thread.partition_S(tw.local_tile(x, size, block, guard=True)).to(kind))
+    if "factor" in operands:
+        found = found * thread.partition_S(tw.local_tile(factor, size, block, guard=True)).to(kind)
+    if "addend" in operands:
+        found = found + thread.partition_S(tw.local_tile(addend, size, block, guard=True)).to(kind)
+    part = thread.partition_D(tw.local_tile(y, size, block, guard=True))
+    part[...] = found.to(y.dtype)

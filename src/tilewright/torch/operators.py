@@ -1,0 +1,398 @@
+"""`tw.torch.op`: a function that launches kernels becomes an operator of PyTorch.
+
+The function is registered with `torch.library`, so that the dispatcher, autograd, vmap, autocast, `torch.compile` and
+`torch.export` see one operator with a schema and look no further. CPU tensors run in the simulator, because the
+kernels that the function launches do.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of operators, of any type that a schema has
+
+import torch
+
+from tilewright.errors import ArgumentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_DEVICES = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}  # that kernels run on, and their keys in the dispatcher
+_OWN_INPUTS = ("result", "results", "needs")
+
+
+class Operator(Generic[P, R]):
+    """An operator of PyTorch whose work is done by kernels. `tw.torch.op` makes it; call it as the function.
+
+    `overload` is what `torch.ops` holds, for graphs and for `torch.library`. `backward` gives it gradients, and
+    `check` runs `torch.library.opcheck`.
+
+    >>> import torch, tilewright as tw
+    >>> print(tw.torch.matmul_operator.overload)
+    tilewright.matmul.default
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[P, R],
+        mutates: Sequence[str],
+        shape: _Shape,
+        vmap: _Vmap,
+        autocast: Any,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.name = name
+        self._signature = inspect.signature(function)
+        schema = _schema(name, function, self._signature, mutates)
+        self._rule = _rule(name, function, self._signature, shape)
+        self._definition = torch.library.custom_op(name, self._run, mutates_args=mutates, schema=schema)
+        self.overload: Any = self._definition._opoverload  # Any: torch's OpOverload, which its types do not show
+        self._results = len(self.overload._schema.returns)
+        rule = self._rule
+        if rule is not None:
+            self._definition.register_fake(rule)
+        elif self._results:
+            raise ArgumentError(
+                f"{name} returns tensors, and nothing says of what shape",
+                help='pass shape="x" for a result like the argument x, or a function of the arguments that returns '
+                "empty tensors",
+            )
+        else:
+            self._definition.register_fake(lambda *args, **keywords: None)
+        self._function: Any = None  # Any: a torch.autograd.Function, where there are gradients
+        self._vmap = None if vmap is None else _vmap_rule(self, vmap)
+        if self._vmap is not None:
+            self._definition.register_vmap(self._vmap)
+        if autocast is not None:
+            _register_autocast(self, autocast)
+
+    def __call__(self, *args: P.args, **keywords: P.kwargs) -> R:
+        function = self._function
+        if function is not None and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            # torch.func differentiates no operator of torch.library, but functions like this one.
+            return cast("R", function.apply(*self._named_inputs(args, keywords).values()))
+        return cast("R", self.overload(*args, **keywords))
+
+    def __repr__(self) -> str:
+        return f"<operator {self.overload._schema}>"
+
+    def _run(self, *args: Any, **keywords: Any) -> Any:
+        """Compute what is asked for; for results without elements no kernel is launched."""
+        if self._rule is not None and any(isinstance(x, torch.Tensor) and x.numel() == 0 for x in args):
+            made = self._rule(*args, **keywords)
+            if all(x.numel() == 0 for x in ((made,) if isinstance(made, torch.Tensor) else made)):
+                return made
+        function: Any = self.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
+        return function(*args, **keywords)
+
+    def backward(self, function: _Function, *, setup: Callable[..., None] | None = None) -> _Function:
+        """Give the operator gradients: `function` computes those of its inputs from those of its results.
+
+        Without `setup`, `function` takes the gradients of the results first, one parameter each. Its other parameters
+        name what it needs: inputs of the operator, `result` (`results` is a tuple of several), and `needs`, the set
+        of the inputs that a gradient is wanted of. Only what it names is kept from the forward pass. It returns the
+        gradient of the only tensor among the inputs, or a dict of gradients by the inputs' names; an input that is
+        left out has none.
+
+        With `setup`, both are as `torch.library.register_autograd` takes them: `setup(ctx, inputs, output)` and
+        `function(ctx, *gradients)`.
+
+        Gradients have gradients themselves where `function` is made of operators that do. They may have any strides,
+        and overlap in memory: the gradient of a sum has strides of 0.
+
+        >>> import torch, tilewright as tw
+        >>> @tw.kernel
+        ... def double(out, x):
+        ...     i = tw.block_idx.x * 32 + tw.thread_idx.x
+        ...     if i < x.shape[0]:
+        ...         out[i] = 2 * x[i]
+        >>> @tw.torch.op("docs::doubled", shape="x")
+        ... def doubled(x: torch.Tensor) -> torch.Tensor:
+        ...     out = torch.empty_like(x)
+        ...     double[tw.ceil_div(x.numel(), 32), 32](out, x)
+        ...     return out
+        >>> @doubled.backward
+        ... def doubled_backward(grad: torch.Tensor) -> torch.Tensor:
+        ...     return doubled(grad)
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> doubled(x).sum().backward()
+        >>> x.grad
+        tensor([2., 2., 2.])
+
+        Raises `ArgumentError` for a parameter that names nothing, and for an operator that mutates its inputs.
+        """
+        if self.overload._schema.is_mutable:
+            raise ArgumentError(
+                f"{self.name} mutates its inputs, and torch gives such operators no gradients",
+                help="return new tensors instead, or write a torch.autograd.Function around it",
+            )
+        run: Callable[..., Any] = function
+        if setup is None:
+            plan = _Backward(self, function)
+            run, setup = plan.run, plan.setup
+        self._definition.register_autograd(run, setup_context=setup)
+        parts = {"forward": self.__call__, "backward": run, "setup_context": setup}
+        if self._vmap is not None:
+            parts["vmap"] = self._vmap
+        kind = type(self.name, (torch.autograd.Function,), {name: staticmethod(f) for name, f in parts.items()})
+        self._function = kind
+        return function
+
+    def check(self, *args: P.args, **keywords: P.kwargs) -> dict[str, str]:
+        """Run `torch.library.opcheck` on a call: schema, fake implementation, gradients, and tracing with symbols.
+
+        >>> import torch, tilewright as tw
+        >>> set(tw.torch.matmul_operator.check(torch.ones(4, 8), torch.ones(8, 4)).values())
+        {'SUCCESS'}
+
+        Raises `torch.library.OpCheckError` for the first thing that does not hold.
+        """
+        found: dict[str, str] = torch.library.opcheck(self.overload, args, keywords)
+        return found
+
+    def _named_inputs(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the inputs of a call by name, with defaults filled in."""
+        bound = self._signature.bind(*args, **keywords)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+
+_Rule = Callable[..., Any]
+_Shape = str | Sequence[str] | _Rule | None  # also read at runtime, so that no quotes stand around it
+_Vmap = str | Callable[..., Any] | None
+
+
+def op(
+    name: str,
+    *,
+    mutates: str | Iterable[str] = (),
+    shape: str | Sequence[str] | Callable[..., Any] | None = None,
+    vmap: str | Callable[..., Any] | None = None,
+    autocast: Any = None,  # Any: "lower" or a torch.dtype, whose type torch does not show
+) -> Callable[[Callable[P, R]], Operator[P, R]]:
+    """Make an operator of PyTorch from a function that launches kernels on tensors.
+
+    >>> import torch, tilewright as tw
+    >>> @tw.kernel
+    ... def scale(out, x, factor):
+    ...     i = tw.block_idx.x * 32 + tw.thread_idx.x
+    ...     if i < x.shape[0]:
+    ...         out[i] = x[i] * factor
+    >>> @tw.torch.op("docs::scaled", shape="x", vmap="loop")
+    ... def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+    ...     out = torch.empty_like(x)
+    ...     scale[tw.ceil_div(x.numel(), 32), 32](out, x, factor)
+    ...     return out
+    >>> scaled(torch.arange(3.0), 10.0)
+    tensor([ 0., 10., 20.])
+    >>> scaled
+    <operator docs::scaled(Tensor x, float factor=2.) -> Tensor>
+
+    `name` is the operator's name for torch, `namespace::name`. The schema comes from the annotations of the function's
+    parameters and result, which are those that `torch.library.infer_schema` takes; there are no parameters by keyword
+    only. The function gets tensors with memory, on a GPU or on the CPU, and returns new ones: no input, no view of one.
+
+    `mutates` names the parameters that the function writes into.
+
+    `shape` says what the results look like, for tracing. A name means: like that parameter (`torch.empty_like`), with
+    several names for several results. A function takes the same arguments, tensors without memory among them, and
+    returns empty tensors; its sizes may be symbols. Results without elements are made by this rule, and no kernel is
+    launched.
+
+    `vmap` is "elementwise" for a function whose tensors have one shape and which goes element by element: then a batch
+    is more elements. "loop" calls it once for each item of the batch. A function is a rule as
+    `torch.library.register_vmap` takes it. Without one, torch calls the function for each item, and warns.
+
+    `autocast` is "lower" where autocast shall convert inputs to its 16-bit type, as for `torch.matmul`, or a type that
+    they shall have, such as torch.float32. float64 is left as it is. Without it autocast has no effect.
+
+    Raises `ArgumentError` for names that are no parameters, and where annotations or the shape are missing.
+    """
+    if "::" not in name:
+        raise ArgumentError(f"the operator's name is {name!r}, without a namespace", help=f'write "mylib::{name}"')
+
+    def decorate(function: Callable[P, R]) -> Operator[P, R]:
+        names = (mutates,) if isinstance(mutates, str) else tuple(mutates)
+        return Operator(name, function, names, shape, vmap, autocast)
+
+    return decorate
+
+
+def _schema(name: str, function: Callable[..., Any], signature: inspect.Signature, mutates: Sequence[str]) -> str:
+    for parameter in signature.parameters.values():
+        if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            raise ArgumentError(
+                f"the parameter {parameter} of {name} is not an ordinary one",
+                help="give the operator ordinary parameters; a function around it may have others",
+            )
+    _check_names(name, "mutates", mutates, signature.parameters)
+    try:
+        return cast("str", torch.library.infer_schema(function, mutates_args=mutates))
+    except ValueError as error:
+        raise ArgumentError(
+            f"no schema follows from the annotations of {name}: {error}",
+            help="annotate each parameter and the result, for example (x: torch.Tensor, k: float) -> torch.Tensor",
+        ) from None
+
+
+def _check_names(name: str, what: str, names: Iterable[str], parameters: Iterable[str]) -> None:
+    parameters = list(parameters)
+    for given in names:
+        if given not in parameters:
+            raise ArgumentError(
+                f"{what} of {name} names {given!r}, which is not a parameter",
+                help=f"its parameters are {', '.join(parameters)}",
+            )
+
+
+def _rule(name: str, function: Callable[..., Any], signature: inspect.Signature, shape: _Shape) -> _Rule | None:
+    """Return the function that makes empty results."""
+    if shape is None or callable(shape):
+        return shape
+    names = (shape,) if isinstance(shape, str) else tuple(shape)
+    _check_names(name, "shape", names, signature.parameters)
+
+    def like(*args: Any, **keywords: Any) -> Any:
+        bound = signature.bind(*args, **keywords)
+        bound.apply_defaults()
+        made = tuple(torch.empty_like(bound.arguments[given]) for given in names)
+        return made[0] if isinstance(shape, str) else made
+
+    return like
+
+
+class _Backward:
+    """What a backward function asks for by the names of its parameters, kept and handed over."""
+
+    def __init__(self, operator: Operator[Any, Any], function: Callable[..., Any]) -> None:
+        self.operator, self.function = operator, function
+        inputs = list(operator._signature.parameters)
+        parameters = list(inspect.signature(function).parameters)
+        self.gradients = operator._results
+        self.names = parameters[self.gradients :]
+        known = [*inputs, *_OWN_INPUTS]
+        if len(parameters) < self.gradients or any(name not in known for name in self.names):
+            wrong = next((name for name in self.names if name not in known), None)
+            raise ArgumentError(
+                f"the backward function of {operator.name} takes ({', '.join(parameters)})"
+                + (f", and {wrong!r} names nothing" if wrong else f", and there are {self.gradients} results"),
+                help=f"first {self.gradients} for the gradients of the results, then any of {', '.join(known)}",
+            )
+        self.inputs = inputs
+        arguments = operator.overload._schema.arguments
+        self.tensors = [x.name for x in arguments if "Tensor" in str(x.type)]
+
+    def setup(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # Any: torch's context
+        given = self.operator._named_inputs(inputs, {})
+        given["result"] = given["results"] = output
+        saved: list[Any] = []
+        ctx.plain, ctx.places = {}, {}
+        for name in self.names:
+            if name == "needs":
+                continue
+            value = given[name]
+            several = isinstance(value, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in value)
+            if isinstance(value, torch.Tensor) or several:
+                # Saved the one way that lets torch see writes in place.
+                ctx.places[name] = (len(saved), len(value) if several else None)
+                saved += value if several else [value]
+            else:
+                ctx.plain[name] = value
+        ctx.save_for_backward(*saved)
+
+    def run(self, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        given = dict(ctx.plain)
+        saved = ctx.saved_tensors
+        for name, (start, length) in ctx.places.items():
+            given[name] = saved[start] if length is None else tuple(saved[start : start + length])
+        wanted = zip(self.inputs, ctx.needs_input_grad, strict=False)
+        # For a list of tensors there is a list of answers.
+        needs = frozenset(name for name, need in wanted if (any(need) if isinstance(need, (list, tuple)) else need))
+        if "needs" in self.names:
+            given["needs"] = needs
+        found = self.function(*gradients, *(given[name] for name in self.names))
+        if not isinstance(found, Mapping):
+            if len(self.tensors) != 1:
+                raise ArgumentError(
+                    f"the backward function of {self.operator.name} returned a {type(found).__name__}, "
+                    f"and it has the tensors {', '.join(self.tensors)}",
+                    help=f'return a dict: {{"{self.tensors[0]}": ...}}',
+                )
+            found = {self.tensors[0]: found}
+        _check_names(self.operator.name, "the backward function", found, self.inputs)
+        return tuple(found.get(name) for name in self.inputs)
+
+
+def _vmap_rule(operator: Operator[Any, Any], vmap: str | Callable[..., Any]) -> Callable[..., Any]:
+    if callable(vmap):
+        return vmap
+    if vmap == "elementwise":
+        return functools.partial(_more_elements, operator)
+    if vmap == "loop":
+        return functools.partial(_one_by_one, operator)
+    raise ArgumentError(f"vmap of {operator.name} is {vmap!r}", help='"elementwise", "loop", or a rule')
+
+
+def _more_elements(operator: Operator[Any, Any], info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    """Compute a batch as one call on tensors with one mode more."""
+
+    def with_batch(x: Any, place: Any) -> Any:
+        if isinstance(x, (list, tuple)) and isinstance(place, (list, tuple)):
+            return [with_batch(item, at) for item, at in zip(x, place, strict=True)]
+        if not isinstance(x, torch.Tensor):
+            return x
+        return x.expand(info.batch_size, *x.shape) if place is None else x.movedim(place, 0)
+
+    found = operator(*map(with_batch, args, in_dims))
+    return found, 0 if operator._results == 1 else (0,) * operator._results
+
+
+def _one_by_one(operator: Operator[Any, Any], info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    """Compute the items of a batch in separate calls."""
+
+    def item(x: Any, place: Any, n: int) -> Any:
+        if isinstance(x, (list, tuple)) and isinstance(place, (list, tuple)):
+            return [item(inner, at, n) for inner, at in zip(x, place, strict=True)]
+        return x if place is None else x.select(place, n)
+
+    def at(n: int) -> list[Any]:
+        return [item(x, place, n) for x, place in zip(args, in_dims, strict=True)]
+
+    found = [operator(*at(n)) for n in range(info.batch_size)]
+    if operator._results == 0:
+        return None, None
+    if operator._results == 1:
+        return torch.stack(found), 0
+    return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * operator._results
+
+
+def _register_autocast(operator: Operator[Any, Any], autocast: Any) -> None:
+    """Convert floating-point tensors in a region of autocast, and compute without it, as torch's own operators do.
+
+    `torch.library.register_autocast` knows one fixed type; torch's operators take the region's.
+    """
+    if autocast != "lower" and not isinstance(autocast, torch.dtype):
+        raise ArgumentError(f"autocast of {operator.name} is {autocast!r}", help='"lower", or a type: torch.float32')
+    for device, key in _DEVICES.items():
+        excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+        def run(keys: Any, *args: Any, _device: str = device, _excluded: Any = excluded, **keywords: Any) -> Any:
+            kind = torch.get_autocast_dtype(_device) if autocast == "lower" else autocast
+            cast_one = functools.partial(_cast, kind, _device)
+            with torch._C._ExcludeDispatchKeyGuard(_excluded):
+                converted = {name: cast_one(value) for name, value in keywords.items()}
+                return operator.overload(*map(cast_one, args), **converted)
+
+        operator._definition._lib.impl(operator.name, run, key, with_keyset=True)
+
+
+def _cast(kind: Any, device: str, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_cast(kind, device, x) for x in value]
+    if not isinstance(value, torch.Tensor) or value.device.type != device or not value.is_floating_point():
+        return value
+    return value if value.dtype == torch.float64 or value.element_size() < 2 else value.to(kind)

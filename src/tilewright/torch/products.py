@@ -1,0 +1,283 @@
+"""`tw.torch.matmul`: products with gradients, and the functions that may follow in the same kernel."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import torch
+
+import tilewright
+from tilewright.errors import ArgumentError
+from tilewright.torch._activation_kernel import FUNCTIONS, THREADS, TILE, activate, finish
+from tilewright.torch.operators import op
+
+Epilogue = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
+EPILOGUES = (*FUNCTIONS, "swiglu")
+_LAST_ORDER = 3  # of the derivatives that kernels know
+_INTEGERS = (torch.int8, torch.uint8)
+_BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def _same_shape(
+    x: torch.Tensor,
+    factor: torch.Tensor | None = None,
+    addend: torch.Tensor | None = None,
+    function: str = "relu",
+    order: int = 0,
+) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@op("tilewright::activation", shape=_same_shape, vmap="elementwise")
+def activation(
+    x: torch.Tensor,
+    factor: torch.Tensor | None = None,
+    addend: torch.Tensor | None = None,
+    function: str = "relu",
+    order: int = 0,
+) -> torch.Tensor:
+    """Compute derivative(x) * factor + addend, where all have one shape; `order` 0 is the function itself."""
+    if order > _LAST_ORDER:
+        raise ArgumentError(f"{function} has derivatives up to the third here, got one of order {order}")
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    vectors = [x if v is None else v for v in (x, factor, addend)]
+    operands = tuple(n for n, v in (("factor", factor), ("addend", addend)) if v is not None)
+    flat = [v.contiguous().reshape(-1) for v in vectors]
+    activate[tilewright.ceil_div(x.numel(), TILE), THREADS](y.reshape(-1), *flat, function, order, operands)
+    return y
+
+
+@activation.backward
+def _activation_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    factor: torch.Tensor | None,
+    addend: torch.Tensor | None,
+    function: str,
+    order: int,
+    needs: frozenset[str],
+) -> dict[str, torch.Tensor]:
+    found = {}
+    if "x" in needs:
+        slope = grad if factor is None else grad * factor
+        found["x"] = activation(x, slope, None, function, order + 1)
+    if factor is not None and "factor" in needs:
+        found["factor"] = activation(x, grad, None, function, order).to(factor.dtype)
+    if addend is not None and "addend" in needs:
+        found["addend"] = grad.to(addend.dtype)
+    return found
+
+
+def _result(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    epilogue: str = "",
+    out_dtype: torch.dtype | None = None,
+    precision: str = "",
+) -> torch.Tensor:
+    """Return an empty result."""
+    torch._check(
+        a.shape[-1] == b.shape[-2],
+        lambda: f"a has {a.shape[-1]} columns and b has {b.shape[-2]} rows; they must be as many",
+    )
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    kind = out_dtype
+    if kind is None:
+        kind = torch.int32 if a.dtype in _INTEGERS else torch.bfloat16 if a.dtype in _BYTES else a.dtype
+    return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=kind)
+
+
+def _product_of_batches(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[torch.Tensor, int]:
+    """Compute a batch of products: the batch becomes the first mode of what has it."""
+    rank = max(x.ndim - (at is not None) for x, at in zip(args[:2], in_dims[:2], strict=True))
+
+    def in_front(x: Any, at: int | None) -> Any:
+        if not isinstance(x, torch.Tensor) or at is None:
+            return x
+        x = x.movedim(at, 0)
+        return x.reshape(x.shape[0], *(1,) * (rank - x.ndim + 1), *x.shape[1:])
+
+    moved = [in_front(x, at) for x, at in zip(args, in_dims, strict=True)]
+    if in_dims[0] is None and in_dims[1] is None:  # something else has the batch
+        a = args[0]
+        moved[0] = a.expand(info.batch_size, *(1,) * (rank - a.ndim), *a.shape)
+    return matmul_operator(*moved), 0
+
+
+@op("tilewright::matmul", shape=_result, vmap=_product_of_batches, autocast="lower")
+def matmul_operator(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    epilogue: str = "",
+    out_dtype: torch.dtype | None = None,
+    precision: str = "",
+) -> torch.Tensor:
+    """Compute epilogue(a @ b + bias) + residual in one kernel: the operator under `tw.torch.matmul`.
+
+    It is what graphs show as torch.ops.tilewright.matmul. Operands have two modes at least; "" is no epilogue, and the
+    precision that torch is set to.
+    """
+    function: Any = None  # Any: what tw.matmul takes
+    if epilogue or residual is not None:
+        operands = {n: x for n, x in (("gate", gate), ("residual", residual)) if x is not None}
+        function = functools.partial(finish, function=epilogue, **operands)
+    precise = (precision or _precision_of_torch()) if a.dtype == torch.float32 else None
+    with torch.no_grad():  # gradients are the operator's, not the kernel's
+        found: torch.Tensor = tilewright.matmul(
+            a, b, bias=bias, epilogue=function, out_dtype=out_dtype, precision=precise
+        )
+    return found
+
+
+@matmul_operator.backward
+def _matmul_backward(
+    grad: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    gate: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    epilogue: str,
+    precision: str,
+    needs: frozenset[str],
+) -> dict[str, torch.Tensor]:
+    found = {}
+    if residual is not None and "residual" in needs:
+        found["residual"] = _summed(grad, residual)
+    if epilogue and needs - {"residual"}:
+        # The product again, because only its function was stored. tw.torch.matmul does not come here with an epilogue.
+        before = matmul_operator(a, b, bias, None, None, "", grad.dtype, precision)
+        if epilogue == "swiglu":
+            assert gate is not None
+            wide = gate.to(grad.dtype).expand_as(grad)
+            if "gate" in needs:
+                found["gate"] = _summed(activation(wide, grad * before, None, "silu", 1), gate)
+            grad = activation(wide, grad, None, "silu", 0)
+        else:
+            grad = activation(before, grad, None, epilogue, 1)
+    if bias is not None and "bias" in needs:
+        found["bias"] = _summed(grad, bias)
+    slope = grad.to(a.dtype)
+    if "a" in needs:
+        found["a"] = _summed(matmul_operator(slope, b.mT, None, None, None, "", a.dtype, precision), a)
+    if "b" in needs:
+        if b.ndim == 2 and a.ndim > 2:  # one product over all rows
+            left, right = a.reshape(-1, a.shape[-1]).mT, slope.reshape(-1, slope.shape[-1])
+        else:
+            left, right = a.mT, slope
+        found["b"] = _summed(matmul_operator(left, right, None, None, None, "", b.dtype, precision), b)
+    return found
+
+
+def _precision_of_torch() -> str:
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def _summed(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of what was broadcast, in its type."""
+    return gradient.sum_to_size(x.shape).to(x.dtype)
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue | None = None,
+    gate: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    precision: Literal["ieee", "tf32"] | None = None,
+) -> torch.Tensor:
+    """Return epilogue(a @ b + bias) + residual, with gradients.
+
+    >>> import torch, tilewright as tw
+    >>> x, w = torch.ones(2, 3), torch.full((3, 4), 0.5, requires_grad=True)
+    >>> tw.torch.matmul(x, w, bias=torch.arange(-2.0, 2.0), epilogue="relu").sum().backward()
+    >>> w.grad[0]
+    tensor([0., 2., 2., 2.])
+
+    Shapes are those of `torch.matmul`, and element types those of `tw.matmul`; `bias`, `gate` and `residual` broadcast
+    to the result. `epilogue` is "relu", "gelu", "gelu_tanh" (its approximation), "silu", or "swiglu": then the result
+    is silu(gate) * (a @ b + bias) + residual. `precision` for float32 is "ieee" or "tf32"; without it,
+    `torch.get_float32_matmul_precision()` decides, as for `torch.matmul`.
+
+    Without gradients this is one kernel, and the result is rounded once. Where a gradient is wanted, a @ b + bias is
+    stored, in the type of the result, and the function is a second kernel, as the backward pass needs its argument.
+    Gradients have gradients.
+
+    Under autocast, operands become its 16-bit type. CPU tensors run in the simulator.
+
+    Raises `ArgumentError` for arguments that do not fit together.
+    """
+    _check(a, b, bias, epilogue, gate, residual)
+    left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
+    if b.ndim == 1 or a.ndim == 1:
+        # A vector's mode is there for the product alone: addends get it too, where they reach so far.
+        bias, gate, residual = (_with_modes_of_vectors(x, a.ndim == 1, b.ndim == 1) for x in (bias, gate, residual))
+    operands = [x for x in (a, b, bias, gate, residual) if x is not None]
+    if epilogue is not None and torch.is_grad_enabled() and any(x.requires_grad for x in operands):
+        found = matmul_operator(left, right, bias, None, None, "", out_dtype, precision or "")
+        addend = None if residual is None else residual.to(found.dtype).expand_as(found)
+        if gate is not None:
+            found = activation(gate.to(found.dtype).expand_as(found), found, addend, "silu", 0)
+        else:
+            found = activation(found, None, addend, epilogue, 0)
+    else:
+        found = matmul_operator(left, right, bias, gate, residual, epilogue or "", out_dtype, precision or "")
+    if b.ndim == 1:
+        found = found.squeeze(-1)
+    return found.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else found
+
+
+def _with_modes_of_vectors(x: torch.Tensor | None, has_no_rows: bool, has_no_columns: bool) -> torch.Tensor | None:
+    if x is None:
+        return None
+    if has_no_columns:
+        x = x.unsqueeze(-1)
+    return x.unsqueeze(-2) if has_no_rows and x.ndim > 1 else x
+
+
+def _check(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    epilogue: str | None,
+    gate: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> None:
+    """Refuse what no later step would refuse in words of this function."""
+    if epilogue is not None and epilogue not in EPILOGUES:
+        raise ArgumentError(
+            f"epilogue is {epilogue!r}, and has a name here",
+            help=f"one of {', '.join(EPILOGUES)}; tw.matmul takes functions, without gradients",
+        )
+    if (gate is not None) != (epilogue == "swiglu"):
+        raise ArgumentError(
+            'epilogue="swiglu" goes with gate=, and nothing else does',
+            help='pass gate=x @ w_gate with epilogue="swiglu"',
+        )
+    for name, x in (("a", a), ("b", b), ("bias", bias), ("gate", gate), ("residual", residual)):
+        if x is None:
+            continue
+        if not isinstance(x, torch.Tensor):
+            raise ArgumentError(
+                f"{name} is a {type(x).__name__}, and tw.torch.matmul takes tensors",
+                help="tw.matmul takes arrays of any library",
+            )
+        if name in ("a", "b") and x.ndim == 0:
+            raise ArgumentError(f"{name} has no mode, and a matrix has two", help="multiply by a number with *")
+        if x.dtype in _BYTES and x.requires_grad and torch.is_grad_enabled():
+            raise ArgumentError(
+                f"{name} is {x.dtype} and requires a gradient, which products of 8-bit numbers do not have",
+                help=f"pass {name}.detach(), or keep {name} in bfloat16",
+            )
+    if epilogue not in (None, "relu") and a.dtype in _INTEGERS:
+        raise ArgumentError(f"{epilogue} is a function of floats, and a is {a.dtype}")

@@ -1,0 +1,177 @@
+"""Modules of Tilewright in the place of torch's, and `tw.torch.patch`, which puts them there."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilewright as tw  # noqa: E402  # after the skip
+
+
+class Own(torch.nn.Linear):
+    """A class that may do something else."""
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    made = torch.nn.Sequential()
+    made.add_module("first", torch.nn.Linear(4, 6))
+    made.add_module("function", torch.nn.ReLU())
+    made.add_module("own", Own(6, 6))
+    made.add_module("block", torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 3)))
+    return made
+
+
+def losses(net: torch.nn.Module, steps: int = 3) -> list[float]:
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    found = []
+    for step in range(steps):
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        loss = (net(x) - x[:, :3]).square().mean()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_a_linear_layer_is_that_of_torch() -> None:
+    torch.manual_seed(0)
+    by_torch = torch.nn.Linear(4, 3)
+    torch.manual_seed(0)
+    ours = tw.torch.nn.Linear(4, 3)
+    assert repr(ours) == repr(by_torch) and isinstance(ours, torch.nn.Linear)
+    assert all(torch.equal(p, q) for p, q in zip(ours.parameters(), by_torch.parameters(), strict=True))
+    assert [*ours.state_dict()] == [*by_torch.state_dict()]
+    for shape in ((4,), (2, 4), (2, 3, 4), (0, 4), (2, 0, 4)):
+        x = torch.randn(shape)
+        assert ours(x).shape == by_torch(x).shape and torch.allclose(ours(x), by_torch(x), atol=1e-6)
+
+
+def test_a_patched_model_trains_as_before() -> None:
+    ours, by_torch = model(), model()
+    optimizer = torch.optim.SGD(ours.parameters())
+    known = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    report = tw.torch.patch(ours)
+    assert [id(p) for p in ours.parameters()] == known
+    assert [*ours.state_dict()] == [*by_torch.state_dict()]
+    assert losses(ours) == pytest.approx(losses(by_torch), rel=1e-4)
+    assert {row.name for row in report.swapped} == {"first", "block.0", "block.1"}
+
+
+def test_a_report_tells_what_was_swapped_and_what_not() -> None:
+    report = tw.torch.patch(model(), skip=["block.*1"])
+    became = {row.name: row.after or row.reason for row in report.rows}
+    assert became == {
+        "first": "tw.torch.nn.Linear",
+        "function": "there is no module of Tilewright for it",
+        "own": "its class is not torch.nn.Linear itself, and may do something else",
+        "block.0": "tw.torch.nn.Linear",
+        "block.1": "skip names it",
+    }
+    assert "2 of 5 modules swapped" in str(report) and "now tw.torch.nn.Linear" in str(report)
+    assert "skip names it" in report._repr_html_()
+    plain = json.loads(report.to_json())
+    assert plain == report.as_json() and plain["swapped"] == 2 and len(plain["modules"]) == 5
+
+
+def test_modules_that_stay_as_they_are() -> None:
+    linear = torch.nn.Linear(2, 2)
+    linear.forward = lambda x: x
+    net = torch.nn.Sequential(
+        linear,
+        torch.nn.Linear(2, 2, dtype=torch.complex64),
+        torch.nn.MultiheadAttention(4, 2),
+        torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2)),
+        tw.torch.nn.Linear(2, 2),
+    )
+    kinds = [type(module) for module in net.modules()]
+    report = tw.torch.patch(net)
+    assert [type(module) for module in net.modules()] == kinds and report.swapped == ()
+    reasons = {row.name: row.reason for row in report.rows}
+    assert reasons["0"] == "its forward was replaced" and reasons["1"] == "its weight is torch.complex64"
+    assert reasons["4"] == "it is one already" and "may do something else" in reasons["2.out_proj"]
+
+
+def test_the_model_itself_hooks_copies_and_undoing() -> None:
+    linear, seen = torch.nn.Linear(4, 4), []
+    linear.register_forward_hook(lambda *args: seen.append(args))
+    report = tw.torch.patch(linear)
+    assert "(the model itself)" in str(report) and type(linear) is tw.torch.nn.Linear
+    linear(torch.ones(2, 4))
+    assert len(seen) == 1 and type(copy.deepcopy(linear)) is tw.torch.nn.Linear
+    report.undo()
+    assert type(linear) is torch.nn.Linear
+    with pytest.raises(tw.ArgumentError, match="model is a list, and tw.torch.patch takes a torch.nn.Module"):
+        tw.torch.patch([linear])
+
+
+def test_shared_modules_and_weights_stay_shared() -> None:
+    linear, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    other.weight = linear.weight
+    net = torch.nn.Sequential(linear, linear, other)
+    assert len(tw.torch.patch(net).rows) == 2
+    net(torch.ones(2, 4)).sum().backward()
+    assert net[0] is net[1] and net[2].weight is net[0].weight and net[0].weight.grad is not None
+
+
+def test_a_compiled_and_an_exported_patched_model() -> None:
+    net, x = model(), torch.randn(3, 4)
+    expected = net(x)
+    tw.torch.patch(net)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(x), expected, atol=1e-6)
+    program = torch.export.export(net, (x,))
+    assert program.graph_module.code.count("torch.ops.tilewright.matmul") == 3
+    assert torch.allclose(program.module()(x), expected, atol=1e-6)
+
+
+class Block(torch.nn.Module):
+    """A layer of a language model, with attention over what came before."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before, self.after = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.heads, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.wide, self.narrow = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            part.unflatten(-1, (2, -1)).transpose(1, 2) for part in self.heads(self.before(x)).chunk(3, -1)
+        )
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
+        return x + self.narrow(torch.nn.functional.gelu(self.wide(self.after(x))))
+
+
+def language_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Embedding(11, 16), Block(16), Block(16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 11)
+    )
+
+
+def language_losses(net: torch.nn.Module, steps: int) -> list[float]:
+    optimizer, found = torch.optim.AdamW(net.parameters(), 1e-2), []
+    for step in range(steps):
+        starts = torch.randint(0, 11, (4, 1), generator=torch.Generator().manual_seed(step))
+        tokens = ((starts + 3 * torch.arange(9)) % 11).to(net[0].weight.device)  # each token says what follows
+        scores = net(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.slow
+def test_a_language_model_learns_with_patched_modules_as_with_those_of_torch() -> None:
+    ours, by_torch = language_model(), language_model()
+    assert len(tw.torch.patch(ours).swapped) >= 9
+    found, known = language_losses(ours, 8), language_losses(by_torch, 8)
+    assert found == pytest.approx(known, rel=1e-3) and found[-1] < 0.8 * found[0]

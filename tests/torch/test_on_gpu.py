@@ -1,0 +1,87 @@
+"""Operators and modules on a GPU: torch's results and gradients, streams, CUDA graphs, and a model that trains."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.torch.operators import product, scaled  # noqa: E402
+from tests.torch.test_modules import language_losses, language_model  # noqa: E402
+from tests.torch.test_products import FUNCTIONS, by_torch  # noqa: E402
+
+import tilewright as tw  # noqa: E402  # after the skip
+
+pytestmark = pytest.mark.gpu
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(sum(shape))
+    return torch.randn(shape, dtype=torch.float32, device="cuda", generator=generator).to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("epilogue", [None, *FUNCTIONS, "swiglu"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_products_and_gradients_are_those_of_torch(epilogue: str | None, dtype: torch.dtype) -> None:
+    a, b, bias, residual = numbers(3, 100, 64), numbers(64, 72), numbers(72), numbers(3, 100, 72)
+    gate = numbers(100, 72) if epilogue == "swiglu" else None
+    inputs = [x.detach().to(dtype).requires_grad_() for x in (a, b, bias, residual, gate) if x is not None]
+    a, b, bias, residual, *rest = inputs
+    options = {"bias": bias, "epilogue": epilogue, "gate": rest[0] if rest else None, "residual": residual}
+    found = tw.torch.matmul(a, b, **options)
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    expected = by_torch(*wide[:2], wide[2], epilogue, wide[4] if rest else None, wide[3])
+    gradient = torch.randn_like(found)
+    slack = 0.05 if dtype == torch.bfloat16 else 1e-3
+    for ours, known in zip(
+        (found, *torch.autograd.grad(found, inputs, gradient)),
+        (expected, *torch.autograd.grad(expected, wide, gradient.double())),
+        strict=True,
+    ):
+        assert (ours.double() - known).abs().max() <= slack * known.abs().max()
+
+
+def test_operators_find_nothing_wrong() -> None:
+    x, y = numbers(4, 5, dtype=torch.float32), numbers(4, 5, dtype=torch.float32)
+    assert set(product.check(x, y).values()) == {"SUCCESS"}
+    assert set(tw.torch.matmul_operator.check(x, y.detach().T).values()) == {"SUCCESS"}
+
+
+def test_work_goes_to_the_current_stream() -> None:
+    x, stream = torch.ones(1 << 20, device="cuda"), torch.cuda.Stream()
+    product(x, x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        found = product(x, x)
+        assert not stream.query()  # behind what sleeps there
+    stream.synchronize()
+    assert torch.equal(found, x)
+
+
+def test_a_compiled_function_in_a_cuda_graph() -> None:
+    compiled = torch.compile(
+        lambda x, w: tw.torch.matmul(x, w, epilogue="silu") * 2, mode="reduce-overhead", fullgraph=True
+    )
+    x, w = numbers(64, 64).detach(), numbers(64, 64).detach()
+    expected = torch.nn.functional.silu(x.float() @ w.float()) * 2
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        found = compiled(x, w).float()
+        assert (found - expected).abs().max() <= 0.05 * expected.abs().max()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_operators_on_the_second_device_and_on_both() -> None:
+    x = torch.ones(8, device="cuda:1")
+    assert scaled(x, 3.0).device == x.device and torch.equal(scaled(x, 3.0), 3 * x)
+    with pytest.raises((tw.ArgumentError, RuntimeError), match="different devices|two devices"):
+        product(x, x.to("cuda:0"))
+
+
+@pytest.mark.slow
+def test_a_language_model_learns_as_with_torch() -> None:
+    ours, by_them = language_model().cuda(), language_model().cuda()
+    assert len(tw.torch.patch(ours).swapped) >= 9
+    found, known = language_losses(ours, 200), language_losses(by_them, 200)
+    assert found[-1] == pytest.approx(known[-1], rel=0.05) and found[-1] < 0.5 * found[0]
