@@ -10,6 +10,7 @@ from tilewright import dtypes as t
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.kernels.precision import PARTS, Parts
+from tilewright.kernels.weights import WeightFormat
 from tilewright.transactions import ROW
 
 # Which mode of a matrix has stride 1: its K (for D its N is "MN"), the other one, or neither.
@@ -57,6 +58,7 @@ class Problem:
     bias: DType | None = None
     elements: tuple[DType, ...] = ()
     epilogue: Hashable | None = None
+    weights: WeightFormat | None = None  # of packed weights in B's place
     parts: Parts | None = None
 
     @property
@@ -86,7 +88,7 @@ class Problem:
     def bytes(self) -> int:
         """The bytes that pass between device memory and the multiprocessors when each element passes once."""
         a = self.m * self.k * self.a.dtype.bytes
-        b = self.n * self.k * self.b.dtype.bytes
+        b = self.n * self.k * self.b.dtype.bytes if self.weights is None else self.weights.bytes
         d = self.m * self.n * self.d.dtype.bytes
         c = self.m * self.n * self.c.bytes if self.c is not None else 0
         return (a + b + c + d) * self.batch
