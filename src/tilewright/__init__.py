@@ -97,6 +97,8 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "kernels.row_gradients": (
         *("softmax_backward", "log_softmax_backward", "rms_norm_backward", "layer_norm_backward"),
     ),
+    "kernels.grouped": ("grouped_matmul",),
+    "kernels.quantized": ("quantized", "quantize"),
     "launch": ("kernel", "Kernel", "static"),
     "runtime.specs": ("spec",),
     "runtime.pointers": ("addresses",),

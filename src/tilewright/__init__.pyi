@@ -42,10 +42,13 @@ from tilewright.errors import ScheduleError as ScheduleError
 from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
+from tilewright.kernels.grouped import grouped_matmul as grouped_matmul
 from tilewright.kernels.losses import cross_entropy as cross_entropy
 from tilewright.kernels.losses import cross_entropy_backward as cross_entropy_backward
 from tilewright.kernels.matmul import matmul as matmul
 from tilewright.kernels.permute import permute as permute
+from tilewright.kernels.quantized import quantize as quantize
+from tilewright.kernels.quantized import quantized as quantized
 from tilewright.kernels.rotary import rope as rope
 from tilewright.kernels.row_gradients import layer_norm_backward as layer_norm_backward
 from tilewright.kernels.row_gradients import log_softmax_backward as log_softmax_backward
