@@ -10,7 +10,7 @@ from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.kernels._rotary_kernels import rotate
 from tilewright.kernels.arrangement import broadcast_strides
-from tilewright.kernels.operands import Operand, Shape, check_together, join_modes, read, result
+from tilewright.kernels.operands import Operand, Shape, check_together, join_modes, launcher, read, result
 
 THREADS = 128
 
@@ -84,4 +84,4 @@ def _launch(
     threads = min(across, THREADS)
     beside = THREADS // threads
     grid = (-(-math.prod(modes) // beside), -(-across // threads))
-    rotate[grid, (threads, beside)](*views, each, interleaved, inverse)
+    launcher(rotate, grid, (threads, beside))(*views, each, interleaved, inverse)
