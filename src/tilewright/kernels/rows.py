@@ -173,9 +173,7 @@ def _norm(
     kind = float64 if source.dtype == float64 else float32
     number = epsilon(function, eps, source.dtype)
     if statistics and columns == 0:
-        raise ArgumentError(
-            "rows of x have no elements, and there is no mean of none", help="leave out statistics=True"
-        )
+        raise ArgumentError("rows of x have no elements, and have no mean", help="leave out statistics=True")
     target = result(function, out, source, source.shape, source.dtype, reads=vectors, may_be=(source,))
     mean, scale = (
         result(function, None, source, source.shape[:-1], kind) if wanted else None
