@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import errno
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from tilewright._version import __version__
+from tilewright.cli.output import allow_any_encoding
 from tilewright.errors import TilewrightError
 
 # Name -> the module that has a command of that name, and its one-line help: given here so that listing the commands
@@ -46,15 +50,26 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # Any: as click's
+        allow_any_encoding()
+        with _errors_in_words():  # of --help and --version, which print while the arguments are read
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with _errors_in_words():
             return super().invoke(ctx)
-        except TilewrightError as error:
-            raise click.ClickException(f"{type(error).__name__}: {error}") from error
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # click ends without a word: `| head` has read enough
-            raise click.ClickException(f"{error.strerror or error}{_of_file(error)}") from error
+
+
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    try:
+        yield
+    except TilewrightError as error:
+        raise click.ClickException(f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise  # click ends without a word: `| head` has read enough
+        raise click.ClickException(f"{error.strerror or error}{_of_file(error)}") from error
 
 
 def _of_file(error: OSError) -> str:

@@ -15,6 +15,9 @@ from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
+from tilewright.kernels.streaming import Streaming
+from tilewright.kernels.weight_streaming import WeightStreaming
+from tilewright.kernels.weight_tiles import WeightTiles
 from tilewright.notebook import Column, Row
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 FAMILIES: tuple[Family, ...] = (
     Hopper(),
     Multistage(),
+    Streaming(),
+    WeightStreaming(),
+    WeightTiles(),
 )  # fmt: skip
 
 
@@ -33,6 +39,7 @@ def all_candidates(problem: Problem, machine: Machine, families: Sequence[Family
     return [
         candidate
         for family in (FAMILIES if families is None else families)
+        if family.takes_weights == (problem.weights is not None)
         for candidate in family.candidates(problem, machine)
     ]
 
@@ -50,7 +57,9 @@ def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate])
         raise ArgumentError(
             f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype}{by} on {machine.arch}",
             details=[f"{c.family.name}, {c.configuration}: {c.rejection}" for c in candidates],
-            help="convert a and b to another type, for example float32 with precision='ieee'",
+            help="convert a and b to another type, for example float32 with precision='ieee'"
+            if problem.weights is None
+            else "multiply by weights.dequantised()",
         )
     return candidates[min(legal)[1]]
 
@@ -137,6 +146,7 @@ class Explanation:
         batch = f"{p.batch} times " if p.batch != 1 else ""
         extra = [f"beta * c ({p.c})"] * p.has_c + [f"bias ({p.bias})"] * p.has_bias
         arrays = f" with {', '.join(map(str, p.elements))}" if p.elements else ""
+        extra += [] if p.weights is None else [str(p.weights)]
         extra += [f"{p.epilogue}{arrays}"] * (p.epilogue is not None)
         lines = [
             f"{batch}{p.m} x {p.n} x {p.k}, {p.arithmetic} with {p.accumulator} accumulators, on {self.machine.arch} "

@@ -120,6 +120,7 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
+    takes_weights: ClassVar[bool] = False  # packed weights in B's place, and only these
     is_simulated: ClassVar[bool] = True  # whether calls that run in the simulator may take it
     takes_parts: ClassVar[bool] = False  # whether the kernel multiplies float32 in parts where the problem asks for it
 

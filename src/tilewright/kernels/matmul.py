@@ -14,16 +14,19 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
 from tilewright.frames import hide_frames, hiding_frames
-from tilewright.kernels.arguments import NAMES, OUT, C, Inputs, Options, arrange_problem
+from tilewright.kernels.arguments import NAMES, OUT, ArrangedProblem, C, Inputs, Options, arrange_problem
 from tilewright.kernels.choice import Explanation, all_candidates, fastest
 from tilewright.kernels.dispatch import CallPlan, machine_of, plan_call
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.model import Machine
+from tilewright.kernels.quantized import Quantized
+from tilewright.kernels.weight_arguments import arrange_weights
+from tilewright.kernels.weights import WeightFormat
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, adapter_for, describe
 from tilewright.runtime.plan import Signature
 from tilewright.trace.host_numbers import NeedsConstant
 
-_CONSTANTS = ("precision", "out_dtype", "reads_c", "function")
+_CONSTANTS = ("precision", "out_dtype", "reads_c", "function", "weights")
 MAX_PLANS = 512  # kinds of calls that are kept at least, those used last; twice as many at most
 
 
@@ -113,8 +116,14 @@ class Matmul:
                 c = _addend(out, beta)
             if out_dtype is not None:
                 out_dtype = _element_type(out_dtype)
+            weights = None
+            scales: tuple[Any, ...] = ()
+            if type(b) is Quantized:
+                a, b, scales, weights = b.take_columns(a), b.packed, b.parts, b.format
             arrays = (a, b, out, c, bias) if found is None else (a, b, out, c, bias, *found.arrays)
-            return _compute(arrays, found, alpha, beta, out_dtype, precision)
+            if weights is not None:
+                arrays = (*arrays, *scales)
+            return _compute(arrays, found, alpha, beta, out_dtype, precision, weights)
         except Exception as error:
             hide_frames(error)
             raise
@@ -156,13 +165,15 @@ class Matmul:
         _check_number("beta", beta)
         if beta != 0 and c is None:
             c = _addend(out, beta)
+        weights = b.format if isinstance(b, Quantized) else None
         arrays = (a, b, out, c, bias, *(function.arrays if function else ()))
-        names = _names(function)
+        if isinstance(b, Quantized):
+            arrays = (a, b.packed, *arrays[OUT:], *b.parts)
+        names = _names(function, weights)
         infos = tuple(None if x is None else _describe(name, x) for name, x in zip(names, arrays, strict=True))
         asked = None if out_dtype is None else _element_type(out_dtype)
-        arranged = arrange_problem(
-            Inputs(infos, names), Options(precision, asked, beta != 0, function.function if function else None)
-        )
+        options = Options(precision, asked, beta != 0, function.function if function else None)
+        arranged = _arrange(Inputs(infos, names), options, weights)
         problem, arrangement = arranged.problem, arranged.arrangement
         machine = machine_of(arranged.inputs.of(OUT).device) if arch is None else Machine.of(_arch(arch))
         if arrangement is None:
@@ -182,26 +193,29 @@ def _compute(
     beta: Any,
     out_dtype: DType | None,
     precision: str | None,
+    weights: WeightFormat | None = None,
 ) -> Any:
     """Compute a call whose numbers and epilogue were looked at."""
     for place, array in enumerate(arrays):
         if array is not None and type(array) not in _array_types:
-            _check_array(_names(found)[place], array)
-    names = NAMES if found is None else _names(found)
+            _check_array(_names(found, weights)[place], array)
+    names = NAMES if found is None and weights is None else _names(found, weights)
     function = None if found is None else found.function
     reads_c = bool(beta != 0)
-    plan, (call, values, described) = _signature(names).read((*arrays, precision, out_dtype, reads_c, function))
+    plan, (call, values, described) = _signature(names).read(
+        (*arrays, precision, out_dtype, reads_c, function, weights)
+    )
     planned: CallPlan | None = call.kernel
     if planned is None:
-        known = plan.describe((*arrays, precision, out_dtype, reads_c, function))
+        known = plan.describe((*arrays, precision, out_dtype, reads_c, function, weights))
         # Without owners: what is remembered of a call must not keep its arrays.
         infos = tuple(replace(x, owner=None) if isinstance(x, ArrayInfo) else None for x in known[: len(arrays)])
-        arranged = arrange_problem(Inputs(infos, names), Options(precision, out_dtype, reads_c, function))
+        arranged = _arrange(Inputs(infos, names), Options(precision, out_dtype, reads_c, function), weights)
         try:
             planned = plan_call(arranged, arrays, plan.starts)
         except NeedsConstant:
             assert found is not None
-            return _compute(arrays, found.again(), alpha, beta, out_dtype, precision)
+            return _compute(arrays, found.again(), alpha, beta, out_dtype, precision, weights)
         call.kernel = planned
     if planned.tensors:
         _refuse_gradients(names, arrays, planned.tensors)
@@ -210,14 +224,14 @@ def _compute(
         result, pointer = planned.make()
         arrays, out_dtype = (*arrays[:OUT], result, *arrays[C:]), None
         if pointer % VECTOR_BYTES:  # decided for one that is aligned
-            return _compute(arrays, found, alpha, beta, out_dtype, precision)
+            return _compute(arrays, found, alpha, beta, out_dtype, precision, weights)
     if found is None:
         planned.run(arrays, values, described, alpha, beta, pointer)
         return arrays[OUT]
     try:
         planned.run(arrays, values, described, alpha, beta, pointer, found.numbers)
     except NeedsConstant:  # the function did in the kernel what it did not do by itself; nothing is written yet
-        return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision)
+        return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision, weights)
     return arrays[OUT]
 
 
@@ -226,8 +240,14 @@ def _signature(names: tuple[str, ...]) -> Signature:
     return Signature((*names, *_CONSTANTS), _CONSTANTS, MAX_PLANS)
 
 
-def _names(found: Captured | None) -> tuple[str, ...]:
+def _arrange(inputs: Inputs, options: Options, weights: WeightFormat | None) -> ArrangedProblem:
+    return arrange_problem(inputs, options) if weights is None else arrange_weights(inputs, options, weights)
+
+
+def _names(found: Captured | None, weights: WeightFormat | None = None) -> tuple[str, ...]:
     """Return what a call's arrays are called in errors."""
+    if weights is not None:
+        return (*_names(found), "the weights' scales", "the weights' zeros")[: None if weights.zero is None else -1]
     if found is None:
         return NAMES
     own: list[str] = []

@@ -10,6 +10,8 @@ from tilewright import dtypes as t
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.kernels.precision import PARTS, Parts
+from tilewright.kernels.weights import WeightFormat
+from tilewright.transactions import ROW
 
 # Which mode of a matrix has stride 1: its K (for D its N is "MN"), the other one, or neither.
 Major = Literal["K", "MN", "none"]
@@ -20,12 +22,14 @@ class Operand:
     """How a matrix lies in memory.
 
     `alignment` is in bytes: the greatest power of two, up to 16, that divides the pointer and every stride but the
-    unit one, that of the batch included.
+    unit one, that of the batch included. `line` is that of the strides alone, up to a line of the caches: a row of a
+    tile that begins within one is read from two.
     """
 
     dtype: DType
     major: Major
     alignment: int
+    line: int = ROW
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Problem:
     bias: DType | None = None
     elements: tuple[DType, ...] = ()
     epilogue: Hashable | None = None
+    weights: WeightFormat | None = None  # of packed weights in B's place
     parts: Parts | None = None
 
     @property
@@ -83,7 +88,7 @@ class Problem:
     def bytes(self) -> int:
         """The bytes that pass between device memory and the multiprocessors when each element passes once."""
         a = self.m * self.k * self.a.dtype.bytes
-        b = self.n * self.k * self.b.dtype.bytes
+        b = self.n * self.k * self.b.dtype.bytes if self.weights is None else self.weights.bytes
         d = self.m * self.n * self.d.dtype.bytes
         c = self.m * self.n * self.c.bytes if self.c is not None else 0
         return (a + b + c + d) * self.batch

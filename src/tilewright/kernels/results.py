@@ -1,4 +1,4 @@
-"""New arrays for results, in the library and on the device of an input."""
+"""New arrays in the library and on the device of an input, for results and for what the host works out; and back."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import sys
 from collections.abc import Callable
 from typing import Any  # Any: arrays of any library
 
+import numpy as np
+
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
-from tilewright.runtime.arrays import Device
+from tilewright.runtime.arrays import Device, adapter_for, describe
+from tilewright.runtime.memory import DeviceArray, copy_to_host
 
+Array = np.ndarray[Any, Any]
 Maker = Callable[[], tuple[Any, int]]
 
 
@@ -19,7 +23,6 @@ def maker_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device
     Raises `ArgumentError` for a library that cannot.
     """
     if library == "numpy" or (library == "tilewright" and device == "cpu"):
-        import numpy as np
 
         def make_numpy() -> tuple[Any, int]:
             made = np.empty(shape, dtype.numpy)
@@ -31,8 +34,6 @@ def maker_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device
     if library == "cupy" and isinstance(device, int):
         return _cupy_maker(shape, dtype, device)
     if library == "tilewright" and isinstance(device, int):
-        from tilewright.runtime.memory import DeviceArray
-
         ordinal = device
 
         def make_device() -> tuple[Any, int]:
@@ -74,3 +75,42 @@ def _cupy_maker(shape: tuple[int, ...], dtype: DType, device: int) -> Maker:
         return made, made.data.ptr
 
     return make
+
+
+def host_array(array: Any, name: str) -> Array:
+    """Return an array's elements in the CPU's memory."""
+    if isinstance(array, np.ndarray):
+        return array
+    if hasattr(array, "detach"):  # torch's, on whatever stream
+        array = array.detach().cpu()
+    try:
+        info = describe(array)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name} cannot be used: {error.summary}", details=error.details, help=error.help) from None
+    if info is None:
+        raise ArgumentError(f"{name} is a {type(array).__name__}, and an array is expected")
+    if info.is_cuda:
+        on_host: Array = copy_to_host(info)[0]
+        return on_host
+    host = info.host()
+    found: Array = np.lib.stride_tricks.as_strided(host, info.shape, [s * info.dtype.bytes for s in info.strides])
+    return found
+
+
+def array_beside(array: Array, other: Any) -> Any:
+    """Return a NumPy array's elements as an array of another one's library, on its device."""
+    adapter = adapter_for(other)
+    assert adapter is not None, type(other)
+    if adapter.library == "torch":
+        torch = sys.modules["torch"]
+        if array.dtype.kind not in "iuf":  # bfloat16
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(other.device)
+        return torch.from_numpy(array).to(other.device)
+    device: Device = adapter.describe(other).device
+    if isinstance(device, str):
+        return array
+    if adapter.library == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(device):
+            return cupy.asarray(array)
+    return DeviceArray.from_numpy(array, ordinal=device)

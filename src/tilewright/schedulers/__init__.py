@@ -14,10 +14,23 @@ from __future__ import annotations
 
 from tilewright.frames import hiding_all
 from tilewright.schedulers.counter import Counter
+from tilewright.schedulers.groups import Groups, GroupTiles
 from tilewright.schedulers.hilbert import Hilbert
 from tilewright.schedulers.stream_k import Part, StreamK, StreamKTiles
 from tilewright.schedulers.tiles import Grouped, Linear, Scheduler, Tiles
 
-__all__ = ["Counter", "Grouped", "Hilbert", "Linear", "Part", "Scheduler", "StreamK", "StreamKTiles", "Tiles"]
+__all__ = [
+    "Counter",
+    "GroupTiles",
+    "Grouped",
+    "Groups",
+    "Hilbert",
+    "Linear",
+    "Part",
+    "Scheduler",
+    "StreamK",
+    "StreamKTiles",
+    "Tiles",
+]
 
 hiding_all(globals(), __all__)

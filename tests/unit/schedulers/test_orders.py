@@ -17,7 +17,7 @@ import tilewright as tw
 from tilewright.backends import sim
 from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierWait
-from tilewright.schedulers import Counter, Grouped, Hilbert, Linear, Scheduler, StreamK
+from tilewright.schedulers import Counter, Grouped, Groups, Hilbert, Linear, Scheduler, StreamK
 
 NUMBERINGS: tuple[Scheduler, ...] = (Linear(), Grouped(1), Grouped(3), Grouped(8), Hilbert())
 
@@ -238,3 +238,37 @@ def test_refusals() -> None:
         with pytest.raises(tw.ArgumentError):
             wrong()
     assert Multiset(map(len, Linear().order(1, 1, 3))) == {1: 1, 0: 2}
+
+
+def test_tiles_of_groups_once() -> None:
+    shuffled = random.Random(2)
+    for _ in range(60):
+        tiles = [(shuffled.randint(0, 5), shuffled.randint(0, 4)) for _ in range(shuffled.randint(0, 6))]
+        blocks = shuffled.randint(1, 9)
+        order = Groups(Hilbert() if blocks % 2 else Linear()).order(tiles, blocks)
+        found = [tile for each in order for tile in each]
+        assert sorted(found) == [(g, r, c) for g, (m, n) in enumerate(tiles) for r in range(m) for c in range(n)]
+        assert all([g for g, _, _ in each] == sorted(g for g, _, _ in each) for each in order)
+        assert max(map(len, order)) - min(map(len, order)) <= 1
+
+
+def test_a_kernel_takes_the_tiles_of_groups_that_the_host_lists() -> None:
+    @tw.kernel
+    def visit(visits, sizes, scheduler: tw.constexpr):
+        def extents(g):
+            return sizes[g, 0], sizes[g, 1]
+
+        step = tw.int32(1)
+        for group, row, column in scheduler(sizes.shape[0], extents):
+            if tw.thread_idx.x == 0:
+                visits[group, row, column] = tw.block_idx.x * 100 + step
+            step += 1
+
+    tiles = [(2, 3), (0, 4), (1, 1), (3, 2), (0, 0)]
+    visits = np.zeros((5, 3, 3), np.int32)
+    visit[4, 32](visits, np.array(tiles, np.int32), Groups())
+    expected = np.zeros_like(visits)
+    for block, each in enumerate(Groups().order(tiles, 4)):
+        for step, place in enumerate(each, 1):
+            expected[place] = block * 100 + step
+    assert np.array_equal(visits, expected)

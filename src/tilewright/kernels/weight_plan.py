@@ -1,0 +1,87 @@
+"""What plans of kernels for packed weights have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from tilewright import atoms
+from tilewright.atoms import CopyAtom, MMAAtom, UniversalCopy
+from tilewright.dtypes import float16
+from tilewright.kernels.epilogue import ElementEpilogue
+from tilewright.kernels.problem import Problem
+from tilewright.kernels.weights import STEPS, TILE, WeightFormat
+from tilewright.layout import Layout
+from tilewright.tiled import TiledMMA
+
+
+@dataclass(frozen=True)
+class WeightPlan:
+    """What a kernel knows at compile time: a block has `tokens` rows of x and `block_tiles` tiles of 16 columns.
+
+    A thread has parts of `tiles` of these in its fragments. `shares` groups of warps divide K.
+    """
+
+    weights: WeightFormat  # without extents
+    tiles: int
+    block_tiles: int
+    tokens: int
+    shares: int
+    mma: TiledMMA  # of the warps that have one share of K
+    epilogue: ElementEpilogue
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # every launch looks its plan up
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def threads(self) -> int:
+        return self.mma.size * self.shares
+
+    @property
+    def columns(self) -> int:
+        return TILE * self.block_tiles
+
+    @property
+    def steps(self) -> int:
+        return STEPS
+
+    @property
+    def parts(self) -> int:
+        """The groups in a chunk."""
+        return self.weights.groups_in_chunk
+
+    @property
+    def arrays(self) -> int:
+        """The arrays beside the packed weights: scales, and zeros where they are not all one."""
+        return 1 if self.weights.zero is not None else 2
+
+    @property
+    def vectors(self) -> int:
+        """The loads of 16 bytes for a column's share of a chunk."""
+        return self.weights.bits // 4
+
+    @property
+    def word_layout(self) -> Layout:
+        """Of a thread's words of a tile and a chunk."""
+        return Layout((4, self.vectors, 2))
+
+    @property
+    def sums(self) -> Layout:
+        """The sums of the shares of K: what half of a warp writes lies in different banks."""
+        height = self.columns + 4
+        return Layout((self.columns, self.tokens, self.shares), (1, height, height * self.tokens))
+
+    @property
+    def read(self) -> CopyAtom:
+        return UniversalCopy(128)
+
+
+def instruction_of(problem: Problem) -> MMAAtom:
+    """Return the matrix instruction for x's type."""
+    is_half = problem.compute is float16
+    found: MMAAtom = atoms.SM80_16x8x16_F32F16F16F32_TN if is_half else atoms.SM80_16x8x16_F32BF16BF16F32_TN
+    return found

@@ -1,0 +1,151 @@
+"""The family for few rows times weights of 4 or 8 bits: each weight is read once, and memory decides the time.
+
+The kernel is `_weights_kernel.stream_weights`. No configuration of it has been measured yet; `predict` is a formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+from tilewright.arch import Arch, blocks_allowed
+from tilewright.dtypes import float16
+from tilewright.kernels._weights_kernel import stream_weights
+from tilewright.kernels.epilogue import ElementEpilogue
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
+from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.problem import Configuration, Problem
+from tilewright.kernels.weight_plan import WeightPlan, instruction_of
+from tilewright.kernels.weights import CHUNK, STEPS, TILE
+from tilewright.launch import Kernel
+from tilewright.layout import Layout
+from tilewright.tiled import make_tiled_mma
+
+ROWS = 16  # of x in a block at most
+
+# What the prediction takes: the time from a load to its data in microseconds, and how many bytes the second-level cache
+# gives for each that memory does.
+_LATENCY_US, _CACHE_RATE = 0.8, 1.3
+_START_US = 2.0  # the first loads of a block and its last sums
+_INSTRUCTIONS_PER_US = 4 * 1400  # of warps, that a multiprocessor issues
+
+
+@dataclass(frozen=True)
+class StreamPlan(WeightPlan):
+    """A plan for warps that each have the block's columns and rows, and a share of K."""
+
+    __hash__ = WeightPlan.__hash__
+
+    @property
+    def x_layout(self) -> Layout:
+        """A lane has 32 elements of each of its rows in a chunk."""
+        return Layout((8, 4, self.tokens // 8))
+
+    @property
+    def x_fragments(self) -> Layout:
+        """The same registers as fragments of operand B, for each step."""
+        return Layout(((2, 2), self.tokens // 8, STEPS), ((1, 2), 32, 4))
+
+
+class WeightStreaming(Family):
+    """Weights from memory to the registers that multiply them; the warps of a block divide K."""
+
+    name = "weight streaming"
+    takes_weights = True
+
+    def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
+        """Return tiles of 16 to 64 columns, by 4 to 16 warps."""
+        if problem.weights is None:
+            return []
+        rows = 8 if problem.m <= 8 else ROWS
+        return [
+            Configuration((rows, TILE * tiles, CHUNK), (1, warps), 2, 1) for tiles in (1, 2, 4) for warps in (4, 8, 16)
+        ]
+
+    def needs(self, problem: Problem) -> Needs:
+        """Return that rows of x are read by 16 bytes."""
+        return Needs(a=LayoutNeeds(("K",), alignment=16))
+
+    def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
+        rows, columns, _ = configuration.tile
+        accumulators = rows * columns // 32
+        shared = configuration.warps[1] * rows * (columns + 4) * 4
+        rejection = None
+        registers = _registers(problem, configuration)
+        limit = min(arch.registers_per_thread - 10, 65536 // configuration.threads)
+        if arch.number < 80:
+            rejection = f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}"
+        elif shared > arch.shared_bytes_optin:
+            rejection = f"{shared} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+        elif registers > limit:
+            rejection = f"about {registers} registers a thread; {configuration.threads} threads have {limit}"
+        return Resources(shared, accumulators, rejection)
+
+    def predict(
+        self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
+    ) -> Prediction:
+        """Return the longest of what memory, the second-level cache, loads under way and instructions take."""
+        weights = problem.weights
+        assert weights is not None
+        (rows, columns, _), (_, warps) = configuration.tile, configuration.warps
+        tiles = columns // TILE
+        blocks = -(-problem.n // columns) * -(-problem.m // rows) * problem.batch
+        registers = _registers(problem, configuration)
+        allowed = blocks_allowed(
+            machine.arch,
+            threads=configuration.threads,
+            registers=registers,
+            shared_bytes=resources.shared_bytes,
+        )
+        resident = max(1, min(allowed.values()))
+        resident = min(resident, -(-blocks // machine.multiprocessors))
+        waves = -(-blocks // (machine.multiprocessors * resident))
+        on_one = -(-blocks // machine.multiprocessors)  # blocks that the busiest multiprocessor computes
+        of_warp = -(-weights.chunks // warps)
+        chunk_bytes = tiles * weights.words * 4
+        loading = on_one * of_warp * chunk_bytes * warps / (resident * warps * chunk_bytes) * _LATENCY_US
+        read = min(rows, problem.m) * CHUNK * 2 + chunk_bytes
+        cached = on_one * warps * of_warp * read * machine.multiprocessors / (machine.bandwidth * _CACHE_RATE)
+        # A register of two weights takes about 2.5 instructions, and a byte in bfloat16 about as many for itself.
+        each = 2.5 if weights.bits == 4 or problem.compute is float16 else 5.0
+        instructions = tiles * (32 * each + STEPS * rows // 8 + 16 * weights.groups_in_chunk) + rows
+        issued = on_one * warps * of_warp * instructions / _INSTRUCTIONS_PER_US
+        compute = max(loading, cached, issued) + waves * _START_US
+        return Prediction(blocks, resident, waves, compute, problem.bytes / machine.bandwidth + _START_US)
+
+    def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
+        plan = stream_plan(problem, configuration, arch)
+        function = problem.epilogue
+        if isinstance(function, ElementFunction):
+            numbers = function.uses(problem.accumulator, problem.elements, arch)
+            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
+        kernel = _kernel(plan.arrays + len(problem.operands) + len(plan.epilogue.numbers))
+        launcher = kernel[blocks, plan.threads]
+        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+
+
+def _registers(problem: Problem, configuration: Configuration) -> int:
+    """Return about how many registers a thread takes: weights and x, held and coming, sums of a group and of all."""
+    weights = problem.weights
+    assert weights is not None
+    rows, tiles = configuration.tile[0], configuration.tile[1] // TILE
+    groups = tiles * weights.groups_in_chunk * weights.scale.bytes // 2
+    return 2 * (2 * weights.bits * tiles + 2 * rows + rows * tiles // 2) + 4 * tiles + 2 * groups + 26
+
+
+@cache
+def _kernel(further: int) -> Kernel:
+    return stream_weights.numbered(further).configure(min_blocks=1)
+
+
+@lru_cache(maxsize=1024)
+def stream_plan(problem: Problem, configuration: Configuration, arch: Arch) -> StreamPlan:
+    """Plan a kernel; problems that differ in extents only have equal plans."""
+    assert problem.weights is not None
+    rows, columns, _ = configuration.tile
+    tiles, mma = columns // TILE, make_tiled_mma(instruction_of(problem), (1, 1, 1))
+    weights = problem.weights.without_extents()
+    return StreamPlan(weights, tiles, tiles, rows, configuration.warps[1], mma, ElementEpilogue.of(problem))

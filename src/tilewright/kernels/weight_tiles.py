@@ -1,0 +1,222 @@
+"""The family for many rows times weights of 4 or 8 bits: tiles through a ring of stages, dequantised in registers.
+
+The kernel is `_weights_kernel.multiply_weights`. No configuration of it has been measured yet; `predict` is a formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+from tilewright.arch import Arch, blocks_allowed
+from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
+from tilewright.kernels._weights_kernel import multiply_weights
+from tilewright.kernels.epilogue import ElementEpilogue
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
+from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.model import Machine, Prediction, predict_waves
+from tilewright.kernels.problem import Configuration, Problem
+from tilewright.kernels.weight_plan import WeightPlan, instruction_of
+from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
+from tilewright.launch import Kernel
+from tilewright.layout import ComposedLayout, Layout, Swizzle
+from tilewright.tiled import TiledCopy, make_tiled_copy, make_tiled_mma
+
+# What the prediction takes: the share of their peak that matrix instructions of warps reach beside the conversions, and
+# what a step of K takes beside its arithmetic, in microseconds.
+_SHARE, _STEP_US = 0.5, 0.3
+
+# Rows of x, columns of the weights; warps along columns, along rows, and those that divide K; stages.
+_TILES = (
+    ((16, 64), (2, 1, 4), 3),
+    ((32, 64), (2, 1, 4), 3),
+    ((64, 64), (2, 2, 2), 4),
+    ((64, 128), (4, 1, 2), 3),
+    ((128, 64), (2, 4, 1), 4),
+    ((128, 128), (4, 2, 1), 4),
+)
+
+
+@dataclass(frozen=True)
+class TileConfiguration(Configuration):
+    """`tile` = (rows of x, columns, K of a stage), `warps` = (along columns, along rows), and `shares` of K."""
+
+    shares: int = 1
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps[0] * self.warps[1] * self.shares
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, K in {self.shares}"
+
+
+@dataclass(frozen=True)
+class TilePlan(WeightPlan):
+    """A plan for a ring of `stages`; `warps` are those along columns and along rows."""
+
+    warps: tuple[int, int]
+    stages: int
+    fill: TiledCopy  # x from global to shared memory
+
+    __hash__ = WeightPlan.__hash__
+
+    @property
+    def atoms(self) -> int:
+        """The instructions along the rows of x that a thread's warp has."""
+        return self.tokens // (8 * self.warps[1])
+
+    @property
+    def copy_words(self) -> CopyAtom:
+        found: CopyAtom = CpAsync(128, cache="global")
+        return found
+
+    @property
+    def vectors_of_block(self) -> int:
+        """The vectors of 16 bytes of a chunk of a tile."""
+        return 64 * self.vectors
+
+    @property
+    def word_vectors(self) -> int:
+        """Those of a stage."""
+        return self.vectors_of_block * self.shares * self.block_tiles
+
+    @property
+    def smem_w(self) -> Layout:
+        """Weights lie as in global memory, tile after tile: ((word, vector), chunk, tile, stage)."""
+        block = 4 * self.vectors_of_block
+        shape = ((4, self.vectors_of_block), self.shares, self.block_tiles, self.stages)
+        tile = block * self.shares
+        return Layout(shape, ((1, 4), block, tile, tile * self.block_tiles))
+
+    @property
+    def smem_x(self) -> ComposedLayout:
+        """x: (row, (element, vector, chunk), stage).
+
+        A row of a chunk is 256 bytes. Eight lanes read 16 bytes each: of two rows, four parts that lie as far from one
+        another as a lane's share of a group is long. The swizzle puts them into different banks.
+        """
+        swizzle = {1: Swizzle(2, 3, 3), 2: Swizzle(1, 3, 4), 4: Swizzle(1, 5, 2)}[self.parts]
+        shape = (self.tokens, (8, 16, self.shares), self.stages)
+        chunk = self.tokens * CHUNK
+        return ComposedLayout(swizzle, 0, Layout(shape, (CHUNK, (1, 8, chunk), chunk * self.shares)))
+
+    @property
+    def pair_layout(self) -> Layout:
+        """What a lane reads of x for two steps."""
+        return Layout((8, self.atoms))
+
+    @property
+    def pair_fragments(self) -> Layout:
+        return Layout(((2, 2), self.atoms, 2), ((1, 2), 8, 4))
+
+    @property
+    def shared_bytes(self) -> int:
+        stage = self.shares * (self.tokens * CHUNK * 2 + self.block_tiles * 16 * self.vectors_of_block)
+        return max(self.stages * stage, self.shares * self.tokens * (self.columns + 4) * 4)
+
+
+class WeightTiles(Family):
+    """Tiles of x and of packed weights in shared memory, multiplied by warps that convert what they read."""
+
+    name = "weight tiles"
+    takes_weights = True
+
+    def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
+        """Return the tiles of 16 to 128 rows by 64 or 128 columns."""
+        if problem.weights is None:
+            return []
+        return [
+            TileConfiguration((*tile, CHUNK * shares), (across, down), stages, 1, shares)
+            for tile, (across, down, shares), stages in _TILES
+        ]
+
+    def needs(self, problem: Problem) -> Needs:
+        """Return that rows of x are read by 16 bytes."""
+        return Needs(a=LayoutNeeds(("K",), alignment=16))
+
+    def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
+        rows, columns, _ = configuration.tile
+        across, down = configuration.warps
+        accumulators = rows * columns // (32 * across * down)
+        if arch.number < 80:
+            return Resources(0, accumulators, f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}")
+        shared = tile_plan(problem, configuration).shared_bytes
+        registers, limit = _registers(problem, configuration), arch.registers_per_thread - 10
+        rejection = None
+        if shared > arch.shared_bytes_optin:
+            rejection = f"{shared} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+        elif registers > limit:
+            rejection = f"about {registers} registers a thread; there are {limit}"
+        return Resources(shared, accumulators, rejection)
+
+    def predict(
+        self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
+    ) -> Prediction:
+        """Return the waves of steps of K, each its arithmetic at a share of the peak rate, and a latency."""
+        m, n, k = configuration.tile
+        allowed = blocks_allowed(
+            machine.arch,
+            threads=configuration.threads,
+            registers=_registers(problem, configuration),
+            shared_bytes=resources.shared_bytes,
+        )
+        blocks = max(1, min(allowed.values()))
+        rate = machine.rate(problem.compute) or machine.rate(problem.accumulator)
+        assert rate is not None, machine.gpu.name
+        step_us = 2 * m * n * k / (_SHARE * rate)
+        return predict_waves(
+            problem, configuration, blocks, tuple(_STEP_US + held * step_us for held in range(1, blocks + 1)), machine
+        )
+
+    def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
+        plan = tile_plan(problem, configuration)
+        function = problem.epilogue
+        if isinstance(function, ElementFunction):
+            numbers = function.uses(problem.accumulator, problem.elements, arch)
+            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
+        kernel = _kernel(plan.arrays + len(problem.operands) + len(plan.epilogue.numbers))
+        launcher = kernel[blocks, plan.threads]
+        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+
+
+def _registers(problem: Problem, configuration: Configuration) -> int:
+    """Return about how many registers a thread takes: weights, x, sums of a group and of all."""
+    weights: WeightFormat | None = problem.weights
+    assert weights is not None
+    rows, columns, _ = configuration.tile
+    across, down = configuration.warps
+    tiles, of_x = columns // TILE // across, rows // (8 * down)
+    groups = 3 * tiles * weights.groups_in_chunk
+    return 2 * weights.bits * tiles + 4 * of_x + 8 * tiles * of_x + 4 * tiles + groups + 50
+
+
+@cache
+def _kernel(further: int) -> Kernel:
+    return multiply_weights.numbered(further).configure(min_blocks=1)
+
+
+@lru_cache(maxsize=1024)
+def tile_plan(problem: Problem, configuration: Configuration) -> TilePlan:
+    """Plan a kernel; problems that differ in extents only have equal plans."""
+    assert problem.weights is not None and isinstance(configuration, TileConfiguration)
+    rows, columns, _ = configuration.tile
+    (across, down), shares = configuration.warps, configuration.shares
+    beside = 16 * shares  # threads along a row of x
+    threads = configuration.threads
+    mma = make_tiled_mma(instruction_of(problem), (across, down, 1))
+    atom = CpAsync(128, cache="global") if problem.a.alignment % 16 == 0 else UniversalCopy(16)
+    return TilePlan(
+        problem.weights.without_extents(),
+        columns // TILE // across,
+        columns // TILE,
+        rows,
+        shares,
+        mma,
+        ElementEpilogue.of(problem),
+        (across, down),
+        configuration.stages,
+        make_tiled_copy(atom, Layout((threads // beside, beside), (beside, 1)), Layout((1, 8))),
+    )
