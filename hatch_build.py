@@ -1,8 +1,8 @@
 """What the build does to the wheel beyond copying files: it makes it small.
 
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
-of private functions and classes. Every line keeps its number, so that tracebacks of an installed package match the
-repository. The sdist and editable installs hold the files as they are.
+of private functions and classes; those below the language lose all docstrings. Every line keeps its number, so that
+tracebacks of an installed package match the repository. The sdist and editable installs hold the files as they are.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ else:
     except ImportError:  # the tests import this file where the build backend is not installed
         BuildHookInterface = object
 
+# The IR, its passes and what runs it: users meet none of it but what the simulator finds.
+INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
+SHOWN = ("tilewright/backends/sim/findings.py",)
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
 _DATE = (2020, 2, 2, 0, 0, 0)  # hatchling's, so that one source gives one wheel
 
@@ -59,7 +62,9 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return what is in a wheel in place of the files that it would hold."""
     examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
     kept = {
-        name: lean(content) if is_ours(name) else content for name, content in files.items() if name not in examples
+        name: lean(content, name) if is_ours(name) else content
+        for name, content in files.items()
+        if name not in examples
     }
     if examples:
         kept[ARCHIVE] = packed((name[len(EXAMPLES) :], content) for name, content in examples.items())
@@ -91,8 +96,8 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
     return lzma.compress(memory.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
-def lean(source: bytes) -> bytes:
-    """Return a module without comments and private docstrings, each line where it was."""
+def lean(source: bytes, name: str = "") -> bytes:
+    """Return a module without comments and docstrings that nobody is shown, each line where it was."""
     text = source.decode()
     lines = text.split("\n")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -101,22 +106,27 @@ def lean(source: bytes) -> bytes:
             lines[row - 1] = lines[row - 1][:column].rstrip()
     for node in ast.walk(ast.parse(text)):
         if (
-            isinstance(node, (ast.FunctionDef, ast.ClassDef))
-            and is_private(node)
+            isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module))
+            and is_unseen(node, name)
             and ast.get_docstring(node) is not None
         ):
             docstring = node.body[0]
             first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
             lines[first:last] = [""] * (last - first)
-            if len(node.body) == 1:
+            if len(node.body) == 1 and not isinstance(node, ast.Module):
                 lines[first] = " " * docstring.col_offset + "..."
     return "\n".join(lines).encode()
 
 
-def is_private(node: ast.FunctionDef | ast.ClassDef) -> bool:
+def is_unseen(node: ast.FunctionDef | ast.ClassDef | ast.Module, name: str = "") -> bool:
     """Say whether nobody but this package sees a docstring: some decorators show it, as those of commands do."""
+    if name.startswith(INNER) and name not in SHOWN:
+        return True
+    if isinstance(node, ast.Module):
+        return False
+    is_private = node.name.startswith("_") and not node.name.endswith("__")
     names = {part.id for decorator in node.decorator_list for part in ast.walk(decorator) if isinstance(part, ast.Name)}
-    return node.name.startswith("_") and not node.name.endswith("__") and names <= _PLAIN_DECORATORS
+    return is_private and names <= _PLAIN_DECORATORS
 
 
 _PLAIN_DECORATORS = {"cache", "cached_property", "contextmanager", "dataclass", "lru_cache", "property", "staticmethod"}

@@ -90,6 +90,12 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("philox", "rand", "rand4x", "randn", "randn4x", "randint", "randint4x"),
     ),
     "kernels.matmul": ("matmul",),
+    "kernels.losses": ("cross_entropy", "cross_entropy_backward"),
+    "kernels.permute": ("permute",),
+    "kernels.rows": ("softmax", "log_softmax", "rms_norm", "layer_norm"),
+    "kernels.row_gradients": (
+        *("softmax_backward", "log_softmax_backward", "rms_norm_backward", "layer_norm_backward"),
+    ),
     "kernels.grouped": ("grouped_matmul",),
     "kernels.quantized": ("quantized", "quantize"),
     "launch": ("kernel", "Kernel", "static"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import types
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from tilewright import notebook
 from tilewright.arch import Arch
-from tilewright.errors import ArgumentError, LanguageError, TilewrightWarning
+from tilewright.errors import ArgumentError, LanguageError
 from tilewright.figures import Compiled
+from tilewright.frames import warn_at
 from tilewright.ir.core import Buffer, Kernel, Op, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Scope
 from tilewright.ir.evaluate import evaluate
@@ -134,11 +134,7 @@ class Lowered:
         for number, text in advisories(module.log):
             ops = [op for op in self.kernel.body.walk() if _is_advised(op, number)]
             place = next((op.location for op in ops if op.location is not None), self.kernel.location)
-            message = f"ptxas says of {self.kernel.name}: {text} ({number})"
-            if place is None:
-                warnings.warn(message, TilewrightWarning, stacklevel=2)
-            else:
-                warnings.warn_explicit(message, TilewrightWarning, place.file, place.line)
+            warn_at(f"ptxas says of {self.kernel.name}: {text} ({number})", place)
 
     @cached_property
     def checked(self) -> tuple[Parameter, ...]:

@@ -12,7 +12,6 @@ Every error derives from `TilewrightError`. Its text has one shape::
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -141,14 +140,6 @@ class InternalError(TilewrightError, RuntimeError):
 
 class TilewrightWarning(UserWarning):
     """Something works, but not as well as it should: a slow path, a cache that cannot be written."""
-
-
-def warn_at(text: str, location: SourceLocation | None) -> None:
-    """Warn at a line of the user's; where none is known, at the line that called what calls this."""
-    if location is None:
-        warnings.warn(text, TilewrightWarning, stacklevel=3)
-    else:
-        warnings.warn_explicit(text, TilewrightWarning, location.file, location.line)
 
 
 # Tracebacks call them by the names under which users catch them.

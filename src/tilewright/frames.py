@@ -7,18 +7,23 @@ frames show.
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
-from types import CodeType, FunctionType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from tilewright.errors import InternalError, TilewrightError
+from tilewright.errors import InternalError, TilewrightError, TilewrightWarning
+from tilewright.source import SourceLocation
 
 VARIABLE = "TILEWRIGHT_DEBUG"
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_BETWEEN = (functools.__file__, contextlib.__file__)  # what calls functions of ours for us
 _EXAMPLES = _PACKAGE + "examples" + os.sep  # of an installed package: they are as a user's
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -64,7 +69,7 @@ def hiding_all(package: dict[str, Any], names: Iterable[str]) -> None:
     for name in names:
         value = package[name]
         if isinstance(value, type) and not issubclass(value, BaseException):
-            _hide_methods(value)
+            hide_methods(value)
         elif isinstance(value, FunctionType):
             module = vars(sys.modules[value.__module__])
             earlier = module.get(value.__name__)  # of another name of the same function
@@ -74,23 +79,43 @@ def hiding_all(package: dict[str, Any], names: Iterable[str]) -> None:
                     place[key] = hidden
 
 
-def _hide_methods(cls: type) -> None:
+def hide_methods(cls: type) -> None:
+    """Let the methods and operators of a class that users meet hide their frames, those that it inherits too."""
+    for part in cls.__mro__:  # what it inherits, too: the operators of tensors
+        if part.__module__.startswith("tilewright."):
+            _hide_own_methods(part)
+
+
+def _hide_own_methods(cls: type) -> None:
+    names = _SPECIAL_METHODS
+    if vars(cls).get("__hash__") is object.__hash__:  # its == compares elements; others answer True or False, and often
+        names = names | {"__eq__", "__ne__"}
     for name, value in list(vars(cls).items()):
-        is_called_by_users = not name.startswith("_") or name in _SPECIAL_METHODS
+        is_called_by_users = not name.startswith("_") or name in names
         if is_called_by_users and isinstance(value, FunctionType) and value.__code__ not in _ENTRIES:
             setattr(cls, name, hiding_frames(value))
         elif is_called_by_users and isinstance(value, (classmethod, staticmethod)):
             setattr(cls, name, type(value)(hiding_frames(value.__func__)))
 
 
-_SPECIAL_METHODS = {"__init__", "__new__", "__call__", "__getitem__", "__setitem__"}
+_OPERATORS = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow"),
+    *("lshift", "rshift", "and", "or", "xor"),
+)
+_SPECIAL_METHODS = frozenset(f"__{kind}{name}__" for name in _OPERATORS for kind in ("", "r", "i")) | {
+    *("__init__", "__new__", "__call__", "__getitem__", "__setitem__", "__delitem__", "__contains__"),
+    *("__len__", "__iter__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__round__", "__array__"),
+    *("__neg__", "__pos__", "__abs__", "__invert__", "__lt__", "__le__", "__gt__", "__ge__"),
+    *("__setattr__", "__delattr__", "__enter__", "__exit__"),
+}
 
 
 def hide_frames(error: BaseException) -> None:
     """Take the frames of this package out of the traceback of an error, and of the errors behind it.
 
-    Those of a fault of this package stay: of an `InternalError`, and of any error that is not the package's own and was
-    raised in its code. A `raise` without an argument has to follow, in the frame that caught the error.
+    Those of a fault of this package stay: of an `InternalError`, and of any error that is not the package's own and
+    happened in its code, where no `raise` asked for one that Python expects. A `raise` without an argument has to
+    follow, in the frame that caught the error.
     """
     if os.environ.get(VARIABLE, "0") not in ("", "0"):
         return
@@ -100,8 +125,23 @@ def hide_frames(error: BaseException) -> None:
         seen.add(id(behind))
         frames = _frames(behind.__traceback__)
         if not _is_fault_of_ours(behind, frames):
-            behind.__traceback__ = _chained([frame for frame in frames if not _is_ours(frame)])
+            behind.__traceback__ = _chained(_of_the_user(frames))
         behind = behind.__cause__ or (None if behind.__suppress_context__ else behind.__context__)
+
+
+def _of_the_user(frames: list[TracebackType]) -> list[TracebackType]:
+    """Return the frames that are not this package's, nor of Python's own modules that it called on the way."""
+    kept: list[TracebackType] = []
+    previous_is_ours = False
+    for frame in frames:
+        previous_is_ours = _is_ours(frame) or (previous_is_ours and _is_between(frame.tb_frame))
+        if not previous_is_ours:
+            kept.append(frame)
+    return kept
+
+
+def _is_between(frame: FrameType) -> bool:
+    return frame.f_code.co_filename in _BETWEEN
 
 
 def _is_fault_of_ours(error: BaseException, frames: list[TracebackType]) -> bool:
@@ -109,7 +149,28 @@ def _is_fault_of_ours(error: BaseException, frames: list[TracebackType]) -> bool
         return isinstance(error, InternalError)
     while isinstance(error, TypeError) and frames and frames[-1].tb_frame.f_code in _ENTRIES:
         frames = frames[:-1]
-    return bool(frames) and _is_ours(frames[-1])
+    return bool(frames) and _is_ours(frames[-1]) and not _is_deliberate(error, frames[-1])
+
+
+def _is_deliberate(error: BaseException, frame: TracebackType) -> bool:
+    """Say whether an error is of a kind that Python expects of an operation, and a `raise` asked for it."""
+    return isinstance(error, _EXPECTED) and frame.tb_frame.f_code.co_code[frame.tb_lasti] == _RAISE
+
+
+# An index outside, a frozen attribute, operands that do not go together.
+_EXPECTED = (IndexError, AttributeError, TypeError)
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def warn_at(text: str, location: SourceLocation | None = None) -> None:
+    """Warn at a line of the user's; where none is known, at the line that called into this package."""
+    if location is not None:
+        warnings.warn_explicit(text, TilewrightWarning, location.file, location.line)
+        return
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and (not is_user_file(frame.f_code.co_filename) or _is_between(frame)):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, TilewrightWarning, stacklevel=level)
 
 
 @functools.cache

@@ -119,6 +119,13 @@ class Kernel(KernelByName, KernelShown):
                 return known
         except (KeyError, TypeError):  # new, or a list, which cannot be looked up
             pass
+        try:  # not hiding_frames: a call more at every launch
+            return self._new_launcher(configuration)
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    def _new_launcher(self, configuration: tuple[Extent, Extent]) -> Launcher:
         try:
             grid, block = configuration
         except (TypeError, ValueError):
@@ -134,6 +141,7 @@ class Kernel(KernelByName, KernelShown):
             return launcher
         return known if type(known.grid) is type(grid) and type(known.block) is type(block) else launcher
 
+    @hiding_frames
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         if tracing() is not None:
             raise LanguageError(
@@ -350,37 +358,37 @@ class Launcher(LauncherByName, LauncherShown):
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launch. Raises `ArgumentError` for arguments the kernel cannot take, before anything is written."""
-        if observers and (observer := observers.get(threading.get_ident())) and observer(self, args, kwargs):
-            return
-        variant, kernel = self._variant, self.kernel
-        if kernel.captures.watched and kernel.captures.changed():
-            kernel.forget()
-        if kwargs or len(args) != variant.arguments:
-            if kernel.takes_any_number:
-                kernel.numbered_for(args)[self.grid, self.block](*args, **kwargs)
+        try:  # not hiding_frames: a call more at every launch
+            if observers and (observer := observers.get(threading.get_ident())) and observer(self, args, kwargs):
                 return
-            args = kernel.complete(args, kwargs)
-        plan: Any  # Any: an `ArgumentPlan`, whose reading is one of its own
-        plan, config = variant.signature.last, self._config
-        reading = None if plan is None else plan.read(*args)
-        if reading is not None and config is not None:
-            call, values, _ = reading
-            if call.is_ready:  # as below, with fewer calls
-                ready: Any = call.kernel  # Any: a `Ready` on a GPU
-                if ready.dynamic_shared_bytes == config.shared_bytes:
-                    stream = self._stream
-                    if stream is None:
-                        stream = plan.current_stream(ready.ordinal)
-                    elif type(stream) is not int:
-                        stream = stream_handle(stream)
-                    ready.launch(config, stream, values)
+            variant, kernel = self._variant, self.kernel
+            if kernel.captures.watched and kernel.captures.changed():
+                kernel.forget()
+            if kwargs or len(args) != variant.arguments:
+                if kernel.takes_any_number:
+                    kernel.numbered_for(args)[self.grid, self.block](*args, **kwargs)
                     return
-        if tracing() is not None:
-            raise LanguageError(
-                f"kernel {kernel.__name__!r} is launched inside a kernel, and only the host launches kernels",
-                help="put what both do into a helper function: @tw.function",
-            )
-        try:
+                args = kernel.complete(args, kwargs)
+            plan: Any  # Any: an `ArgumentPlan`, whose reading is one of its own
+            plan, config = variant.signature.last, self._config
+            reading = None if plan is None else plan.read(*args)
+            if reading is not None and config is not None:
+                call, values, _ = reading
+                if call.is_ready:  # as below, with fewer calls
+                    ready: Any = call.kernel  # Any: a `Ready` on a GPU
+                    if ready.dynamic_shared_bytes == config.shared_bytes:
+                        stream = self._stream
+                        if stream is None:
+                            stream = plan.current_stream(ready.ordinal)
+                        elif type(stream) is not int:
+                            stream = stream_handle(stream)
+                        ready.launch(config, stream, values)
+                        return
+            if tracing() is not None:
+                raise LanguageError(
+                    f"kernel {kernel.__name__!r} is launched inside a kernel, and only the host launches kernels",
+                    help="put what both do into a helper function: @tw.function",
+                )
             self._run(args, plan, reading)
         except Exception as error:
             hide_frames(error)

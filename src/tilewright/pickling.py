@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NoReturn  # Any: what is pickled is anything
 
 from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_frames
 
 _MOST_WRAPPERS = 16  # decorators that are looked through
 
@@ -197,9 +198,11 @@ class Refused:
     def __copy__(self) -> Any:
         return self
 
+    @hiding_frames
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         refuse(f"a {type(self).__name__}", *self._why_no_copy)
 
+    @hiding_frames
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse(f"a {type(self).__name__}", *self._why_no_copy)
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from tests.helpers.compilers import needs_nvrtc
 from tests.helpers.refusals import floats, refused, unchanged
 
 import tilewright as tw
@@ -480,6 +481,7 @@ def test_description_of_an_array_that_cannot_be():
 # --- the compiler ---------------------------------------------------------------------------------------
 
 
+@needs_nvrtc
 def test_failed_compilation_shows_the_python_line():
     lowered = increase.lower(tw.spec("float32", 1), tw.spec("float32", 1), block=32)
     broken = lowered.cuda.text.replace("dst[", "dst_[")

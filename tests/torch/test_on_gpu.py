@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from tests.torch.operators import product, scaled  # noqa: E402
 from tests.torch.test_modules import language_losses, language_model  # noqa: E402
 from tests.torch.test_products import FUNCTIONS, by_torch  # noqa: E402
+from tests.torch.test_ready import READY  # noqa: E402
 
 import tilewright as tw  # noqa: E402  # after the skip
 
@@ -39,6 +40,27 @@ def test_products_and_gradients_are_those_of_torch(epilogue: str | None, dtype: 
         strict=True,
     ):
         assert (ours.double() - known).abs().max() <= slack * known.abs().max()
+
+
+@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_ready_operators_and_gradients_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
+    case = READY[name]
+    inputs = [numbers(*shape, dtype=dtype).detach().requires_grad_() for shape in case.shapes]
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    found, expected = case.function(*inputs), case.by_torch(*wide)
+    gradient = torch.randn_like(found)
+    slack = 0.05 if dtype == torch.bfloat16 else 1e-9
+    for ours, known in zip(
+        (found, *torch.autograd.grad(found, inputs, gradient)),
+        (expected, *torch.autograd.grad(expected, wide, gradient.double())),
+        strict=True,
+    ):
+        assert (ours.double() - known).abs().max() <= slack * (known.abs().max() + 1)
+    if dtype == torch.float64:
+        assert torch.autograd.gradcheck(case.function, inputs)
+        compiled = torch.compile(case.function, fullgraph=True)
+        assert torch.allclose(compiled(*inputs), expected)
 
 
 def test_operators_find_nothing_wrong() -> None:

@@ -400,14 +400,19 @@ def test_show_names_the_line_of_a_script_that_raises(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_an_error_in_one_line() -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [("layout", "(4,8):(8,1)"), ("--help",), ("--version",), ("draw", "--help"), ("layout", "(4,8):(8,1)", "--json")],
+    ids=" ".join,
+)
+def test_a_full_disk_is_an_error_in_one_line(arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tilewright", "layout", "(4,8):(8,1)"],
+            [sys.executable, "-m", "tilewright", *arguments],
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 1
-    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines() == ["Error: No space left on device"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file", "other things"])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.helpers.terminal import needs_terminal, printed
 
 import tilewright as tw
 from tilewright.cli import main
@@ -245,3 +249,38 @@ def test_layouts_alone_have_no_instructions() -> None:
     with pytest.raises(ArgumentError, match="is not a function of layouts"):
         evaluate("make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN)")
     assert call("layout", "float32").exit_code == 1
+
+
+WIDE, THREE_GRIDS = ("layout", "((4,8),(2,2,8)):((1,4),(64,128,256))"), ("draw", "SM80_16x8x16_F32F16F16F32_TN")
+
+
+@needs_terminal
+@pytest.mark.parametrize(("arguments", "width"), [(WIDE, 60), (WIDE, 160), (THREE_GRIDS, 80)])
+def test_tables_fit_the_terminal(arguments: tuple[str, ...], width: int) -> None:
+    """A table that is wider is folded, not wrapped by the terminal, and says the same as in a pipe."""
+    command = (sys.executable, "-m", "tilewright", *arguments)
+    folded = printed(width, *command)
+    assert max(map(len, folded)) <= width
+    piped = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+    is_of_threads = "T0V0" in piped  # beside which the numbers of rows count for nothing
+    inside, expected = (
+        {c for line in lines for c in re.findall(r"T\d+V\d+" if is_of_threads else r"\w+", line.partition("│")[2])}
+        for lines in (folded, piped.splitlines())
+    )
+    assert expected and inside == expected
+
+
+@needs_terminal
+def test_code_is_not_cut_on_a_terminal(tmp_path: Path) -> None:
+    """A line of CUDA C++ that is longer than the terminal's goes on in the next."""
+    script = tmp_path / "kernels.py"
+    script.write_text(
+        "import tilewright as tw\n\n\n@tw.kernel\ndef scale(a_long_name_of_an_output, a_long_name_of_an_input):\n"
+        "    a_long_name_of_an_output[tw.thread_idx.x] = 2 * a_long_name_of_an_input[tw.thread_idx.x]\n\n\n"
+        "def example_scale():\n    return 1, 32, (tw.spec('float32', (32,)), tw.spec('float32', (32,)))\n"
+    )
+    command = (sys.executable, "-m", "tilewright", "show", f"{script}:scale", "--arch", "sm_80")
+    piped = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+    code = [line.rstrip() for line in printed(60, *command) if line.strip()]
+    assert code == [line.rstrip() for line in piped.splitlines() if line.strip()]
+    assert max(map(len, code)) > 60

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pathlib
 import sys
 import traceback
 import types
 
 import numpy as np
 import pytest
+from tests.helpers.compilers import needs_nvrtc
 
 import tilewright as tw
 from tilewright.errors import InternalError
 from tilewright.frames import hiding_frames
 from tilewright.schedule import Array, Nest, Role, Target
 from tilewright.source import SourceLocation
+from tilewright.tune.rows import Place, Winner
+from tilewright.tune.store import Store
 
 PACKAGE = os.path.dirname(tw.__file__)
 SHORTENED = pytest.mark.skipif(sys.version_info < (3, 11), reason="tracebacks cannot be shortened before Python 3.11")
@@ -45,6 +50,11 @@ def without_such_axis(y, x):
 @tw.kernel
 def dividing(y, x):
     y[0] = helper(0) + x[0]
+
+
+@tw.kernel
+def dividing_by_two(y, x):
+    y[tw.thread_idx.x] = x[tw.thread_idx.x] / 2
 
 
 def helper(n):
@@ -172,6 +182,67 @@ def test_cells_of_notebooks_are_called_as_ipython_calls_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     assert str(SourceLocation("/tmp/cell.py", 2, "kernel")) == "In [3]:2"
     assert str(SourceLocation("/tmp/other.py", 2, "kernel")) == "other.py:2"
+
+
+@SHORTENED
+def test_frames_of_python_between_ours_are_hidden_and_those_of_the_user_shown():
+    """`functools` and `contextlib` call functions of ours for us; where the user calls theirs, Python shows it."""
+
+    def misspelt_later():
+        return functools.singledispatch(lambda x: tw.make_layout(x))(object())
+
+    class Later:
+        @functools.cached_property
+        def broken(self):
+            raise tw.LayoutError("of the package")
+
+    file = os.path.join(PACKAGE, "imagined.py")
+    names = {"Later": Later}
+    exec(compile("def call(later=None): return (later or Later()).broken", file, "exec"), names)
+    Later.broken.func.__code__ = Later.broken.func.__code__.replace(co_filename=file)
+    for call, expected in ((misspelt_later, 1), (hiding_frames(names["call"]), 0)):
+        with pytest.raises(tw.LayoutError) as caught:
+            call()
+        files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert files.count(functools.__file__) == expected
+        assert not any(file.startswith(PACKAGE) for file in files)
+
+
+@needs_nvrtc
+def test_warnings_of_the_cache_name_the_line_of_the_user(monkeypatch, tmp_path):
+    """However many calls of the package lie between: a warning that names one of its files says nothing."""
+    unusable = tmp_path / "file"
+    unusable.write_text("not a folder")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(unusable))
+    with pytest.warns(tw.TilewrightWarning, match="the kernel cache .* cannot be used") as caught:
+        dividing_by_two[1, 64].resources(*ARRAYS, arch="sm_80")
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_warnings_of_the_store_name_the_line_of_the_user(tmp_path):
+    path = tmp_path / "tuning.sqlite"
+    path.write_bytes(b"no database" * 400)
+    ours = compile(
+        "def tune(call, *args, **named): return call(*args, **named)", os.path.join(PACKAGE, "imagined.py"), "exec"
+    )
+    names = {}
+    exec(ours, names)
+    with pytest.warns(tw.TilewrightWarning, match="is damaged") as caught:
+        names["tune"](
+            names["tune"],
+            Store(path).keep,
+            Place("GPU", "580", "abc", "n=4"),
+            Winner("BM=1", 0.5),
+            name="product",
+            trials=[],
+        )
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_only_one_function_warns():
+    """A number of frames that is written down is wrong after the next change."""
+    texts = {path: path.read_text(encoding="utf-8") for path in pathlib.Path(PACKAGE).rglob("*.py")}
+    assert [path.name for path, text in texts.items() if "warnings.warn" in text] == ["frames.py"]
 
 
 def test_an_unknown_backend_is_refused(monkeypatch):

@@ -221,7 +221,7 @@ def find_gpu(name: str) -> Gpu:
 
     Raises `ArgumentError` for a name that is not in the table.
     """
-    wanted = _joined(name)
+    wanted = _joined(str(name))
     for gpu in _TABLE:
         if wanted in (_joined(gpu.name), _joined(gpu.title)):
             return gpu

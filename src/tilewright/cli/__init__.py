@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import errno
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -46,15 +49,25 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # Any: as click's
+        with _errors_in_words():  # of --help and --version, which print while the arguments are read
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with _errors_in_words():
             return super().invoke(ctx)
-        except TilewrightError as error:
-            raise click.ClickException(f"{type(error).__name__}: {error}") from error
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # click ends without a word: `| head` has read enough
-            raise click.ClickException(f"{error.strerror or error}{_of_file(error)}") from error
+
+
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    try:
+        yield
+    except TilewrightError as error:
+        raise click.ClickException(f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise  # click ends without a word: `| head` has read enough
+        raise click.ClickException(f"{error.strerror or error}{_of_file(error)}") from error
 
 
 def _of_file(error: OSError) -> str:

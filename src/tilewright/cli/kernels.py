@@ -253,4 +253,5 @@ def _print_code(text: str, form: str) -> None:
     from rich.console import Console
     from rich.syntax import Syntax
 
-    Console().print(Syntax(text.rstrip("\n"), "cuda", background_color="default"))
+    # As text, because a console cuts the lines of a Syntax that do not fit.
+    Console().print(Syntax("", "cuda", background_color="default").highlight(text.rstrip("\n")), soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tilewright.cli.output import json_option, print_json
+from tilewright.cli.output import json_option, print_json, terminal_width
 from tilewright.layout.text import excerpt
 
 # Layouts of at most this size list their offsets in JSON, and of at most so many numbers where offsets are coordinates.
@@ -48,10 +48,10 @@ def _print(value: Any) -> None:
     from tilewright.layout.tuples import show
 
     if not _is_layout(value):
-        click.echo(tw.draw.text(value) if isinstance(value, Swizzle) else show(value))
+        click.echo(tw.draw.text(value, width=terminal_width()) if isinstance(value, Swizzle) else show(value))
         return
     facts = _facts(value)
-    click.echo(tw.draw.text(value))
+    click.echo(tw.draw.text(value, width=terminal_width()))
     named = [(name, facts[name]) for name in ("size", "cosize", "rank", "depth")]
     click.echo(", ".join([f"{name} {fact}" for name, fact in named if fact is not None]))
 
@@ -233,6 +233,6 @@ def draw(
         result = show(value) if isinstance(value, (int, tuple)) else str(value)
         print_json({"expression": expression, "result": result, "file": file, "notes": notes})
     elif written is None:
-        click.echo(tw.draw.text(drawing))
+        click.echo(tw.draw.text(drawing, width=terminal_width()))
     else:
         click.echo(f"wrote {written}")

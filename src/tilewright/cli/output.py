@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -19,6 +21,11 @@ def json_option(command: _Command) -> _Command:
 def print_json(value: object) -> None:
     """Print `value` as JSON to stdout."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def terminal_width() -> int | None:
+    """Return how many characters a line of the terminal has, None where a file or a pipe takes what is printed."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def format_bytes(count: int) -> str:

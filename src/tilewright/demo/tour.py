@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -174,9 +173,11 @@ def _corner(layout: Any, extent: int = 8) -> str:  # Any: a layout of any kind
 def show(stop: Stop, number: int, console: Console) -> None:
     """Print one stop."""
     console.print(Text(f"{number}. {stop.title}", style="bold"))
-    console.print(Text(stop.text))
+    text = stop.text.replace("\n", " ") if console.is_terminal else stop.text  # whose lines the terminal's width makes
+    console.print(Text(text), soft_wrap=not console.is_terminal)
     if stop.code and stop.language != "text" and console.is_terminal:
-        syntax = Syntax(stop.code, stop.language, background_color="default")
-        console.print(Padding(syntax, (1, 0, 1, 4)))
+        # As text, because a console cuts the lines of a Syntax that do not fit.
+        syntax = Syntax("", stop.language, background_color="default")
+        console.print(Text("\n"), syntax.highlight(indent(stop.code, "    ") + "\n"), sep="", soft_wrap=True)
     else:
         console.print(Text(f"\n{indent(stop.code, '    ')}\n" if stop.code else ""))

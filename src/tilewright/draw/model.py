@@ -128,6 +128,11 @@ class Axis:
         """Return the weight of the line before an index."""
         return self.levels[index] if 0 < index < len(self.levels) else 0
 
+    def part(self, start: int, stop: int) -> Axis:
+        """Return the axis from one shown index up to another."""
+        headers = tuple(header[start:stop] for header in self.headers)
+        return replace(self, extent=stop - start, shown=stop - start, headers=headers, levels=self.levels[start:stop])
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -140,6 +145,15 @@ class Grid:
     show_rows: bool = True
     show_columns: bool = True
     of: str = ""  # the drawing that it came from, where several were put together
+
+    def of_columns(self, start: int, stop: int) -> Grid:
+        """Return the grid of some of its columns; only that of the first has the title."""
+        return replace(
+            self,
+            title="" if start else self.title,
+            cells=tuple(row[start:stop] for row in self.cells),
+            columns=self.columns.part(start, stop),
+        )
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,10 @@ def _drawing(x: Any, limit: Limit, dtype: Any, whole: bool) -> Drawing:
     )
 
 
-def text(x: Any, **options: Any) -> str:  # Any: what can be drawn; see `picture`
+def text(x: Any, *, width: int | None = None, **options: Any) -> str:  # Any: what can be drawn; see `picture`
     """Return a table of a layout, swizzle, tensor, tiled copy, tiled mma or drawing.
+
+    Tables of more than `width` characters a line are folded: the columns that do not fit follow below.
 
     >>> import tilewright as tw
     >>> print(text(tw.Layout((2, (2, 2)), (1, (4, 2)))))
@@ -102,7 +104,9 @@ def text(x: Any, **options: Any) -> str:  # Any: what can be drawn; see `picture
 
     Options are those of `picture`.
     """
-    return table_text(picture(x, **options))
+    if width is not None:
+        integer("draw.text", "width", width, minimum=1)
+    return table_text(picture(x, **options), width)
 
 
 def typst(x: Any, *, page: bool = True, **options: Any) -> str:  # Any: what can be drawn; see `picture`

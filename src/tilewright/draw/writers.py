@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 
 from tilewright.draw.model import Axis, Drawing, Grid
@@ -96,8 +97,20 @@ def _string(text: str) -> str:
 _GAP = "   "
 
 
-def table_text(drawing: Drawing) -> str:
-    """Return a drawing as lines of text."""
+def table_text(drawing: Drawing, width: int | None = None) -> str:
+    """Return a drawing as lines of text. Grids that are wider than `width` are folded, their columns in runs."""
+    text = _side_by_side(drawing)
+    if width is None or all(len(line) <= width for line in text):
+        return "\n".join([*text, *drawing.all_notes])
+    lines = [drawing.title] if drawing.title else []
+    for grid in (g for row in drawing.grids for g in row if g is not None):
+        style = _Style([grid])
+        for part in style.folded(grid, width):
+            lines += [*([""] if len(lines) > 1 else []), *(line.rstrip() for line in style.block(part))]
+    return "\n".join([*lines, *drawing.all_notes])
+
+
+def _side_by_side(drawing: Drawing) -> list[str]:
     lines = [drawing.title] if drawing.title else []
     count = max(len(row) for row in drawing.grids)
     styles = [_Style([row[c] for row in drawing.grids if c < len(row)]) for c in range(count)]
@@ -111,7 +124,7 @@ def table_text(drawing: Drawing) -> str:
         padded = [[""] * (height - len(block)) + block for block in blocks]
         for i in range(height):
             lines.append(_GAP.join([b[i].ljust(w) for b, w in zip(padded, widths, strict=False)]).rstrip())
-    return "\n".join([*lines, *drawing.all_notes])
+    return lines
 
 
 class _Style:
@@ -126,6 +139,23 @@ class _Style:
         self.cell = max(labels, default=1)
         rows = [_row_names(g.rows) for g in there if g.show_rows and g.rows.extent]
         self.margin = max([len(name) for names in rows for name in names], default=0)
+
+    def folded(self, grid: Grid, width: int) -> Iterator[Grid]:
+        """Yield a grid in runs of columns that fit a width, each of one column at least."""
+        # From run to run they are alike where a run holds whole modes: of the widths that fit, the largest that does.
+        most = max((n for n in range(1, grid.columns.shown + 1) if self._width(grid, 0, n) <= width), default=1)
+        even = [n for n in range(1, most + 1) if grid.columns.shown % n == 0 and 2 * n > most]
+        step = max(even, default=most)
+        start = 0
+        while start < grid.columns.shown:
+            stop = min(start + step, grid.columns.shown)
+            while stop > start + 1 and self._width(grid, start, stop) > width:
+                stop -= 1
+            yield grid.of_columns(start, stop)
+            start = stop
+
+    def _width(self, grid: Grid, start: int, stop: int) -> int:
+        return max(len(line.rstrip()) for line in self.block(grid.of_columns(start, stop))[bool(grid.title) :])
 
     def block(self, grid: Grid) -> list[str]:
         """Return the lines of one grid."""

@@ -424,7 +424,8 @@ class Runs:
         self._op, self._machine = op, compiler.machine
         found, shared = compiler.machine.storages[tensor], compiler.machine.storages[memory]
         assert isinstance(found, FlatStorage) and isinstance(shared, FlatStorage), op
-        self.tensor, self.memory = found, shared
+        self.tensor: FlatStorage = found
+        self.memory: FlatStorage = shared
         self._steps = np.arange(elements)
 
     def access(self, kind: AccessKind, storage: FlatStorage, start: Any, rows: Array, threads: Array) -> BulkAccess:

@@ -9,30 +9,39 @@ import tilewright as tw
 def add_splits(D, sums, alpha, beta, plan: tw.constexpr, *operands):
     """Compute D[m, n, l] = epilogue(alpha * sum over s of sums[m, n, l + batches * s], operands[m, n, l]).
 
-    Behind the operands come the numbers that the epilogue's function uses. Of `plan.ways` threads for an element,
-    thread w adds splits w, w + ways, ... in this order, and the first adds what they have in the order of w: the same
-    bits in every run.
+    Behind the operands come the numbers that the epilogue's function uses. `plan.width` elements of a row, side by
+    side, are a group. Of the `plan.ways` threads for a group, thread w adds splits w, w + ways, ... in this order, and
+    the first adds what they have in the order of w: the same bits in every run.
     """
-    epilogue = plan.epilogue
+    epilogue, width = plan.epilogue, plan.width
     numbers = operands[len(operands) - len(epilogue.numbers) :]
     operands = operands[: len(operands) - len(numbers)]
     rows, columns, batches = D.shape
     splits = sums.shape[2] // batches
-    elements = plan.threads // plan.ways  # of this block, side by side
-    shared = tw.shared(sums.dtype, tw.Layout((elements, plan.ways)))
-    lane, way = tw.thread_idx.x % elements, tw.thread_idx.x // elements
-    runs = tw.ceil_div(columns, elements)
-    run, row = tw.block_idx.x % runs, tw.block_idx.x // runs
-    column, batch = run * elements + lane, row // rows
-    row = row % rows
-    total = sums.dtype(0)
-    if column < columns:
+    lanes, groups = plan.threads // plan.ways, columns // width
+    lane, way = tw.thread_idx.x % lanes, tw.thread_idx.x // lanes
+    number = tw.block_idx.x * lanes + lane
+    group, row, batch = number % groups, number // groups % rows, number // groups // rows
+    total = tw.registers(sums.dtype, tw.row_major((1, width)))
+    tw.clear(total)
+    if batch < batches:
         for s in tw.range(tw.ceil_div(splits - way, plan.ways), unroll=8):
-            total += sums[row, column, batch + (way + s * plan.ways) * batches]
-    shared[lane, way] = total
-    tw.sync_threads()
-    if (way == 0) and (column < columns):
-        for w in tw.static_range(1, plan.ways):
-            total += shared[lane, w]
-        given = [x[row, column, batch] for x in operands]
-        D[row, column, batch] = epilogue.bind(numbers).apply(total, alpha, beta, given).to(D.dtype)
+            part = tw.registers(sums.dtype, total.shape)
+            tw.copy(tw.local_tile(sums[:, :, batch + (way + s * plan.ways) * batches], (1, width), (row, group)), part)
+            for i in tw.static_range(width):
+                total[0, i] += part[0, i]
+    if plan.ways > 1:
+        shared = tw.shared(sums.dtype, tw.Layout((lanes, width, plan.ways)))
+        for i in tw.static_range(width):
+            shared[lane, i, way] = total[0, i]
+        tw.sync_threads()
+        if way == 0:
+            for w in tw.static_range(1, plan.ways):
+                for i in tw.static_range(width):
+                    total[0, i] += shared[lane, i, w]
+    if (way == 0) and (batch < batches):
+        out = tw.registers(D.dtype, total.shape)
+        for i in tw.static_range(width):
+            given = [x[row, group * width + i, batch] for x in operands]
+            out[0, i] = epilogue.bind(numbers).apply(total[0, i], alpha, beta, given).to(D.dtype)
+        tw.copy(out, tw.local_tile(D[:, :, batch], (1, width), (row, group)))

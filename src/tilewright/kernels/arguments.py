@@ -140,7 +140,7 @@ def _operand(info: ArrayInfo, placement: Placement, offsets: Sequence[int]) -> O
     """Return how a matrix lies, in every launch of the host's loop."""
     size = info.dtype.bytes
     alignment = min(placement.alignment(info.pointer + offset * size, size) for offset in offsets)
-    return Operand(info.dtype, placement.major, alignment)
+    return Operand(info.dtype, placement.major, alignment, placement.line(size))
 
 
 def _out_dtype(out: ArrayInfo | None, asked: DType | None) -> DType | None:

@@ -22,6 +22,7 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.errors import ArgumentError
 from tilewright.kernels.problem import Major
 from tilewright.runtime.arrays import ALIGNMENT
+from tilewright.transactions import ROW
 
 Shape = tuple[int, ...]
 
@@ -124,6 +125,10 @@ class Placement:
         if is_repeated or min(self.strides) < 0:
             steps.append(VECTOR_BYTES // 2)
         return ALIGNMENT[math.gcd(pointer, VECTOR_BYTES, *steps) % VECTOR_BYTES]
+
+    def line(self, bytes: int) -> int:
+        """Return the power of two, up to a line of the caches, that divides all strides but the unit one, in bytes."""
+        return math.gcd(ROW, *[s * bytes for mode, s in enumerate(self.strides) if mode != self.unit])
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ _SHAPES: Sequence[_Shape] = (
     ((128, 128), True, 2),
     ((128, 128), False, 1),
     ((64, 256), True, 1),
+    ((64, 128), True, 1),  # first: of equals wider instructions take less
     ((128, 64), True, 1),
-    ((64, 128), True, 1),
     ((64, 64), True, 1),
 )
 # Sums of 8-bit floats are held twice, and need whole warpgroups that wait for their products.
@@ -81,14 +81,20 @@ _POWER: Mapping[DType, float] = MappingProxyType(
     }
 )
 _ISSUED = 0.96  # of the peak rate, by wgmma on zeros: 728.5 of 757 TFLOP/s on an H800 (arXiv 2501.12084)
-_L2_BYTES_PER_CLOCK = 46  # to one multiprocessor: what DeepGEMM's model counts on
+# Bytes of whole lines that come from L2 in a clock: to one multiprocessor, and to all. Of 300 candidates on an H200
+# those with rows at whole lines took up to 140 GB/ms each and 18 TB/s in all; with rows between lines, of which each is
+# read from two, 6.5 to 8 TB/s, 12 to 15 as lines.
+_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300
 # Of the time that a step's bytes take, what is added to its products: fast.cu gained 4 % by clusters of two, which save
 # a third of the bytes at 128 x 256 (734 for 704 TFLOP/s on an H100).
 _BESIDE = 0.15
+_LEAST_STEP_US = 0.14  # two barriers and a turn of the producer's loop, measured on tiles of 64 x 64
+_TURN_US = 0.6  # from one consumer in ping-pong to the other
+_CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
 # first; and a second launch. 3 us a tile is what TileLang's rates at K = 256 to 2048 show, without stores that go on.
 _START_US, _TILE_US, _LAUNCH_US = 1.5, 1.5 / (128 * 256), 2.5
-_GATHER_US = 1.0  # an estimate: stores to another block, an arrival there, and a wait
+_GATHER_US = 1.0  # stores to another block, an arrival there, and a wait
 
 
 class Hopper(Family):
@@ -147,13 +153,14 @@ class Hopper(Family):
         step = _step_us(problem, c, busy, machine)
         finish = m * n * _TILE_US
         if c.is_ping_pong:  # one consumer stores while the other one multiplies
-            compute = _START_US + waves * max(steps * step, finish) + finish
+            compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * _TURN_US + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
+        compute += _CLUSTER_US * (c.cluster_size > 1)
         memory, adding = problem.bytes / machine.bandwidth, 0.0
         if c.adds_in_cluster:
             sums = (c.splits - 1) * m * n * problem.accumulator.bytes
-            compute += _GATHER_US + sums / _l2_bytes_per_us(machine)
+            compute += _GATHER_US + sums / _l2_bytes_per_us(machine, busy)
         elif c.splits > 1:
             space = workspace_bytes(problem, c.splits) / machine.bandwidth
             memory, adding = memory + space, _LAUNCH_US + _START_US + space
@@ -173,7 +180,7 @@ class Hopper(Family):
             clusters = max(min(clusters, c.blocks // c.cluster), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
-            return launch_splits(problem, c.splits, _kernel(0, c.cluster_size)[blocks, THREADS], plan, numbers)
+            return launch_splits(problem, c.splits, arch, _kernel(0, c.cluster_size)[blocks, THREADS], plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         launcher = _kernel(len(problem.operands) + len(numbers), c.cluster_size)[blocks, THREADS]
         return KernelLaunch(launcher, plan, numbers, launcher.repeat)
@@ -255,10 +262,17 @@ def _step_us(problem: Problem, c: HopperConfiguration, busy: int, machine: Machi
     # reads 64 rows of A and N of B.
     reads = max(1.0, (16 + n / 4) / (n / 2))
     products = 2 * m * n * k / (rate * share) * reads
-    filled = (m + n / c.cluster) * k * problem.a.dtype.bytes / _l2_bytes_per_us(machine)
-    return max(products + _BESIDE * filled, filled)
+    a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
+    row = k * problem.a.dtype.bytes
+    filled = (m * row * _lines(a) + n / c.cluster * row * _lines(b)) / _l2_bytes_per_us(machine, busy)
+    return max(products + _BESIDE * filled, filled, _LEAST_STEP_US)
 
 
-def _l2_bytes_per_us(machine: Machine) -> float:
-    """Return the bytes that come to a multiprocessor in a microsecond."""
-    return _L2_BYTES_PER_CLOCK * machine.gpu.clock / 1e6
+def _lines(operand: Operand) -> float:
+    """Return from how many lines a row of a tile is read, at the average of where rows begin."""
+    return 2.2 - 1.2 * operand.line / ROW
+
+
+def _l2_bytes_per_us(machine: Machine, busy: int) -> float:
+    """Return the bytes that come to each of so many multiprocessors in a microsecond."""
+    return min(_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL / busy) * machine.gpu.clock / 1e6

@@ -176,7 +176,7 @@ class Multistage(Family):
         tile_m, tile_n, _ = configuration.tile
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * splits
         if splits > 1:
-            return launch_splits(problem, splits, _kernel(0)[blocks, plan.threads], plan, numbers)
+            return launch_splits(problem, splits, arch, _kernel(0)[blocks, plan.threads], plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         launcher = _kernel(len(problem.operands) + len(numbers))[blocks, plan.threads]
         return KernelLaunch(launcher, plan, numbers, launcher.repeat)

@@ -17,13 +17,16 @@ from tilewright.kernels.problem import Operand
 from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime.arrays import Device
 from tilewright.runtime.views import View
+from tilewright.transactions import ROW
 
+_LINES = 4  # of which a row may leave a part empty
 _LIBRARIES = ("numpy", "torch", "cupy")  # that make memory on request
 
 
 def packed_row(operand: Operand, k: int) -> int:
-    """Return the elements from one row of a packed operand to the next."""
-    width = VECTOR_BYTES // operand.dtype.bytes
+    """Return the elements from one row of a packed operand to the next: whole lines of the caches if it has several."""
+    bytes = k * operand.dtype.bytes
+    width = (ROW if bytes >= _LINES * ROW else VECTOR_BYTES) // operand.dtype.bytes
     return -(-k // width) * width
 
 

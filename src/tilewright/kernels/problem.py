@@ -11,6 +11,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.kernels.precision import PARTS, Parts
 from tilewright.kernels.weights import WeightFormat
+from tilewright.transactions import ROW
 
 # Which mode of a matrix has stride 1: its K (for D its N is "MN"), the other one, or neither.
 Major = Literal["K", "MN", "none"]
@@ -21,12 +22,14 @@ class Operand:
     """How a matrix lies in memory.
 
     `alignment` is in bytes: the greatest power of two, up to 16, that divides the pointer and every stride but the
-    unit one, that of the batch included.
+    unit one, that of the batch included. `line` is that of the strides alone, up to a line of the caches: a row of a
+    tile that begins within one is read from two.
     """
 
     dtype: DType
     major: Major
     alignment: int
+    line: int = ROW
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from tilewright.trace.host_numbers import NumberUse
 
 # A split has as many steps of K at least: fewer do not pay for their sums and for filling the stages.
 LEAST_STEPS = 8
-_THREADS, _MOST_WAYS = 256, 8
+_ROUND = 8  # more splits than that are a multiple of it
+_THREADS, _MOST_WAYS = 256, 16
+_BUSY = 512  # threads that keep a multiprocessor's loads under way
 
 
 def with_splits(configuration: Configuration, problem: Problem, arch: Arch) -> list[Configuration]:
@@ -36,7 +38,7 @@ def with_splits(configuration: Configuration, problem: Problem, arch: Arch) -> l
     found = set()
     for blocks in (1, 2, 4):
         splits = min(blocks * gpu_of(arch).multiprocessors // max(tiles, 1), steps // LEAST_STEPS)
-        splits -= splits % _MOST_WAYS if splits > _MOST_WAYS else 0
+        splits -= splits % _ROUND if splits > _ROUND else 0
         if splits > 1:
             found.add(math.ceil(steps / math.ceil(steps / splits)))  # without splits that would have nothing to do
     return [replace(configuration, splits=splits) for splits in sorted(found)]
@@ -50,26 +52,34 @@ def sums_problem(problem: Problem) -> Problem:
 
 @dataclass(frozen=True)
 class AddPlan:
-    """How sums of splits are added: by `ways` threads an element, and with the epilogue of the product."""
+    """How sums of splits are added: `width` elements at once, by `ways` threads, with the epilogue of the product."""
 
+    width: int
     ways: int
     threads: int
     epilogue: ElementEpilogue
 
 
+def add_plan(problem: Problem, splits: int, arch: Arch, numbers: tuple[NumberUse, ...] = ()) -> AddPlan:
+    """Plan to load 16 bytes at once where rows allow it, with more threads for elements that are few."""
+    width = math.gcd(VECTOR_BYTES // problem.accumulator.bytes, problem.n)
+    groups, ways = problem.m * problem.batch * problem.n // width, 1
+    while ways < min(splits, _MOST_WAYS) and groups * ways < _BUSY * gpu_of(arch).multiprocessors:
+        ways *= 2
+    return AddPlan(width, ways, _THREADS, replace(ElementEpilogue.of(problem), numbers=numbers))
+
+
 def launch_splits(
-    problem: Problem, splits: int, first: Launcher, plan: Any, numbers: tuple[NumberUse, ...]
+    problem: Problem, splits: int, arch: Arch, first: Launcher, plan: Any, numbers: tuple[NumberUse, ...]
 ) -> KernelLaunch:
     """Return the launch of both kernels; `first(sums, A, B, 1, 0, plan)` is the one that writes the sums.
 
     `sums` is the workspace: split s of matrix l of the batch goes to matrix l + batches * s.
     """
-    ways = 1
-    while ways < min(splits, _MOST_WAYS):
-        ways *= 2
-    runs = -(-problem.n // (_THREADS // ways))
-    add = add_splits.numbered(len(problem.operands) + len(numbers))[problem.m * problem.batch * runs, _THREADS]
-    adding = AddPlan(ways, _THREADS, replace(ElementEpilogue.of(problem), numbers=numbers))
+    adding = add_plan(problem, splits, arch, numbers)
+    groups = problem.m * problem.batch * problem.n // adding.width
+    blocks = -(-groups * adding.ways // _THREADS)
+    add = add_splits.numbered(len(problem.operands) + len(numbers))[blocks, _THREADS]
     one, zero = (problem.accumulator.numpy.type(x) for x in (1, 0))
 
     def launch(sums: Any, D: Any, A: Any, B: Any, alpha: Any, beta: Any, plan: Any, *rest: Any) -> None:

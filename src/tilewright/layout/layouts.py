@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from tilewright.arguments import given
+from tilewright.arguments import given, shown
 from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout.coordinates import Offset, checked_coord, offset_of
 from tilewright.layout.display import Displayed
@@ -148,6 +148,11 @@ class Layout(Displayed):
             return modes[mode]
         except IndexError:
             raise IndexError(f"layout {self} has {len(modes)} modes; mode {mode} is not there") from None
+        except TypeError:
+            raise LayoutError(
+                f"layout[mode] takes the number of a mode or a slice of modes, not {shown(mode)}",
+                help="the offset of a coordinate is layout(coordinate)",
+            ) from None
 
     def __len__(self) -> int:
         return self.rank
@@ -262,6 +267,7 @@ def raw_layout(shape: Shape, stride: Stride, static: bool | None = None) -> Layo
 def _leaf_coords(layout: Layout, offset: Int) -> list[Int]:
     """Return the coordinate of each leaf, least stride first: offset // stride % extent."""
     shape, stride = flat_modes(layout)
+    offset = as_int(offset, "the offset")
     result: list[Int] = [0] * len(shape)
     steps = []
     for i, d in enumerate(stride):

@@ -13,9 +13,7 @@ right, but slow, and worth a warning.
 
 from __future__ import annotations
 
-import warnings
-
-from tilewright.errors import TilewrightWarning
+from tilewright.frames import warn_at
 from tilewright.ir.core import Buffer, Kernel, Op, Space, Value
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import For, If, Special, While
@@ -124,7 +122,4 @@ def _warn(op: Op, buffer: Buffer, reason: str) -> None:
         "array moves to local memory, which is slow. Index it by constants and by loops over compile-time ranges, "
         "or keep it in shared memory."
     )
-    if op.location is None:
-        warnings.warn(message, TilewrightWarning, stacklevel=2)
-    else:
-        warnings.warn_explicit(message, TilewrightWarning, op.location.file, op.location.line)
+    warn_at(message, op.location)

@@ -12,14 +12,14 @@ import errno
 import os
 import re
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tilewright.arch import Arch
-from tilewright.errors import CompileError, TilewrightWarning
+from tilewright.errors import CompileError
+from tilewright.frames import warn_at
 from tilewright.runtime import clang, nvrtc
 from tilewright.runtime.entries import MAX_BYTES, cache_key, pack, unpack
 from tilewright.runtime.folders import (
@@ -238,7 +238,7 @@ class DiskCache:
     def _warn(self, message: str) -> None:
         own = object()
         if _warned.setdefault(self.folder, own) is own:  # in one step: threads may find the same fault at once
-            warnings.warn(message, TilewrightWarning, stacklevel=3)
+            warn_at(message)
 
 
 def default_folder() -> Path:

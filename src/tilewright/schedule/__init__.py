@@ -54,10 +54,10 @@ What users hold
 
 from __future__ import annotations
 
-from tilewright.frames import hiding_all
+from tilewright.frames import hide_methods, hiding_all
 from tilewright.schedule import algorithms
 from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
-from tilewright.schedule.arrays import AllocateFlags, Array, Role
+from tilewright.schedule.arrays import AllocateFlags, Array, Load, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.conditions import If, logical_and, logical_not, logical_or
 from tilewright.schedule.memory_spaces import AUTO, ScalarType
@@ -128,3 +128,4 @@ __all__ = [
 ]
 
 hiding_all(globals(), __all__)
+hide_methods(Load)  # A[i, j], and with it what is computed from elements

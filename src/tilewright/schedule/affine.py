@@ -56,7 +56,7 @@ class _Linear:
         return NotImplemented if other is None else self + -1 * other
 
     def __rsub__(self, other: Any) -> Any:  # Any: as in __add__
-        return -1 * self + other
+        return NotImplemented if affine_or_none(other) is None and not isinstance(other, float) else -1 * self + other
 
     def __mul__(self, other: Any) -> Any:  # Any: as in __add__
         if isinstance(other, float):
@@ -538,7 +538,7 @@ def affine_or_none(x: Any) -> Affine | None:  # Any: asks what it is
         return None
     try:
         return Affine((), x.__index__())
-    except AttributeError:
+    except (AttributeError, TypeError):  # an array has the method, and is no number
         return None
 
 

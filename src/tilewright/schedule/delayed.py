@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.frames import hiding_frames
+from tilewright.frames import hiding_frames, is_entry
 from tilewright.pickling import find, place_of
 from tilewright.schedule.affine import Affine, Index, as_affine
 from tilewright.schedule.arrays import Array, Load, Store, View
@@ -179,8 +179,6 @@ def recorded(method: Method) -> Method:
     """Let a plan keep the calls of a method, and only keep them from the first that waits for a parameter."""
     returns = method.__annotations__.get("return") != "None"
 
-    @functools.wraps(method)
-    @hiding_frames
     def record(plan: Recorder, *args: Any, **kwargs: Any) -> Any:  # Any: as Method
         if plan.is_within_step:
             return method(plan, *args, **kwargs)
@@ -197,7 +195,8 @@ def recorded(method: Method) -> Method:
         plan.steps.append(step)
         return step.result
 
-    return cast("Method", record)
+    is_entry(record)  # it hands arguments on
+    return cast("Method", functools.wraps(method)(hiding_frames(record)))
 
 
 class Resolution:

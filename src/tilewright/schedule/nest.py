@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arguments import function
-from tilewright.errors import ScheduleError, warn_at
-from tilewright.frames import hiding_frames
+from tilewright.errors import ScheduleError
+from tilewright.frames import hiding_frames, warn_at
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
 from tilewright.schedule.arrays import Load, Role, Store, record

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.arguments import instance
+from tilewright.arguments import instance, shown
 from tilewright.dtypes import dtype
-from tilewright.errors import ScheduleError, warn_at
-from tilewright.frames import hiding_frames
+from tilewright.errors import ScheduleError
+from tilewright.frames import hiding_frames, warn_at
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
@@ -436,6 +436,8 @@ class Plan(PlanState, Recorder):
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
         that no matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
         """
+        if not isinstance(indices, (Index, Iterable)):
+            raise ScheduleError(f"tensorize takes the indices of M, N and K, not {shown(indices)}")
         tile = (indices,) if isinstance(indices, Index) else tuple(indices)
         try:
             self.tensorization: Tensorization | None = tensorization_of(

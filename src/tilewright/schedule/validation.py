@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from tilewright.errors import ScheduleError, warn_at
+from tilewright.errors import ScheduleError
+from tilewright.frames import warn_at
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Role
 from tilewright.schedule.beginnings import Unwritten, forgotten, is_of_several, unwritten

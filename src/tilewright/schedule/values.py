@@ -178,7 +178,7 @@ def expression(x: Any) -> Expression:  # Any: checked here
     if hasattr(x, "as_expression"):
         value: Expression = x.as_expression()
         return value
-    if hasattr(x, "__index__"):
+    if hasattr(x, "__index__") and getattr(x, "ndim", 0) == 0:  # an array has the method too
         return Number(x.__index__())
     if hasattr(x, "item") and getattr(x, "ndim", 0) == 0:  # a NumPy number
         return Number(x.item())

@@ -197,10 +197,10 @@ class Arithmetic:
         return compute(name, function, (self, other))
 
     def __divmod__(self, other: Any) -> Any:
-        return self // other, self % other
+        return (self // other, self % other) if is_operand(other) else NotImplemented
 
     def __rdivmod__(self, other: Any) -> Any:
-        return other // self, other % self
+        return (other // self, other % self) if is_operand(other) else NotImplemented
 
     def __round__(self, digits: int | None = None) -> Any:
         raise LanguageError("round() of a tensor", help="write tw.round(t), which rounds each element")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from tilewright.arguments import instance, integer
+from tilewright.arguments import instance, integer, one_of
 from tilewright.atoms.mma import MMAAtom, OperandPlace
 from tilewright.dtypes import uint16
 from tilewright.errors import LayoutError
@@ -32,6 +32,10 @@ Operand = Literal["A", "B", "C", "D", "E"]
 
 # The modes of (M, N, K) that each operand has; E is the metadata of a sparse A.
 _MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1), "D": (0, 1), "E": (0, 2)}
+
+
+def _modes_of(function: str, operand: str) -> tuple[int, int]:
+    return _MODES[one_of(function, "operand", operand, tuple(_MODES))]
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ class TiledMMA(Displayed):
 
     def permutation(self, mode: int) -> Any:  # Any: an extent or a Layout
         """Return the permutation of mode 0 (M), 1 (N) or 2 (K), by default the extent that the atoms cover."""
-        given = self.permutations[mode]
+        given = self.permutations[integer("permutation", "mode", mode, minimum=0, maximum=2)]
         return self._covered(mode) if given is None else given
 
     def tile_size(self, mode: int) -> int:
@@ -174,7 +178,7 @@ class TiledMMA(Displayed):
 
         For the C of an atom that computes one block of rows, thread V is (thread, block).
         """
-        first, second = _MODES[operand]
+        first, second = _modes_of("thread_fragment_layout", operand)
         if layout.rank < 2:
             raise LayoutError(f"operand {operand} needs two modes or more, not {layout}")
         permuted = logical_divide(layout, (self.permutation(first), self._permutation_of(operand, second)))
@@ -202,7 +206,7 @@ class TiledMMA(Displayed):
 
     def tile_of(self, operand: Operand) -> tuple[int, int]:
         """Return the extents of an operand's tile, in its elements: of a sparse A those that are kept."""
-        first, second = _MODES[operand]
+        first, second = _modes_of("tile_of", operand)
         atom = self.atom
         extents = [
             self.tile_size(mode) * atom.extent(operand, mode) // atom.shape_mnk[mode] for mode in (first, second)

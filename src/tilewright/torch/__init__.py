@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from tilewright.torch import nn as nn
+from tilewright.torch.losses import cross_entropy as cross_entropy
+from tilewright.torch.moves import permute as permute
 from tilewright.torch.operators import Operator as Operator
 from tilewright.torch.operators import op as op
 from tilewright.torch.patching import PatchReport as PatchReport
@@ -13,5 +15,13 @@ from tilewright.torch.patching import PatchRow as PatchRow
 from tilewright.torch.patching import patch as patch
 from tilewright.torch.products import matmul as matmul
 from tilewright.torch.products import matmul_operator as matmul_operator
+from tilewright.torch.rows import layer_norm as layer_norm
+from tilewright.torch.rows import log_softmax as log_softmax
+from tilewright.torch.rows import rms_norm as rms_norm
+from tilewright.torch.rows import softmax as softmax
 
-__all__ = ["op", "Operator", "matmul", "matmul_operator", "nn", "patch", "PatchReport", "PatchRow"]
+__all__ = [
+    "op", "Operator", "matmul", "matmul_operator", "softmax", "log_softmax", "rms_norm", "layer_norm", "permute",
+    "cross_entropy",
+    "nn", "patch", "PatchReport", "PatchRow",
+]  # fmt: skip

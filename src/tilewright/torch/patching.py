@@ -19,7 +19,11 @@ from tilewright.notebook import Column, Row
 from tilewright.torch import nn
 
 # What becomes of modules of exactly these classes.
-MODULES: dict[Any, Any] = {torch.nn.Linear: nn.Linear}
+MODULES: dict[Any, Any] = {
+    torch.nn.Linear: nn.Linear,
+    torch.nn.RMSNorm: nn.RMSNorm,
+    torch.nn.LayerNorm: nn.LayerNorm,
+}
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import int32
 from tilewright.errors import LanguageError
+from tilewright.frames import hiding_frames
 from tilewright.ir.core import Value
 from tilewright.ir.effects import WARPS_OF, Scope
 from tilewright.ir.evaluate import evaluate
@@ -44,14 +45,17 @@ class Index3:
         self.__doc__ = doc
 
     @property
+    @hiding_frames
     def x(self) -> Any:
         return self._axis("x", 0)
 
     @property
+    @hiding_frames
     def y(self) -> Any:
         return self._axis("y", 1)
 
     @property
+    @hiding_frames
     def z(self) -> Any:
         return self._axis("z", 2)
 
@@ -68,6 +72,7 @@ class Index3:
             value.facts = type(value.facts)(0, extent - 1, 1)
         return Scalar(value)
 
+    @hiding_frames
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)

@@ -64,7 +64,7 @@ class Tracer:
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
         self.elements: list[ElementLoop] = []  # the last loops over registers, the newest at the end
         self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
-        self.calls = Calls()
+        self.calls: Calls = Calls()
         # What the last trace of the loop around, if there is one, settled of each loop in it; the number of the next.
         self.settled: list[Settled] = []
         self.next_loop = 0

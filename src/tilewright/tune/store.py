@@ -15,13 +15,13 @@ import json
 import os
 import sqlite3
 import stat
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tilewright._version import __version__
-from tilewright.errors import TilewrightWarning, TuningError
+from tilewright.errors import TuningError
+from tilewright.frames import warn_at
 from tilewright.runtime.folders import create_folder, find_folder, reason, remove, shown, write_temporary
 from tilewright.tune.rows import (
     COLUMNS,
@@ -268,7 +268,7 @@ class Store:
     def _warn(self, kind: str, message: str) -> None:
         if (self._name, kind) not in _warned:
             _warned.add((self._name, kind))
-            warnings.warn(message, TilewrightWarning, stacklevel=4)
+            warn_at(message)
 
 
 def _find(connection: sqlite3.Connection, place: Place) -> tuple[Any, ...] | None:

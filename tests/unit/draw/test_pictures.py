@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tilewright import Layout, draw
 from tilewright.atoms import CopyAtom, UniversalCopy, UniversalFMA
 from tilewright.draw.model import Drawing, Grid
 from tilewright.draw.shapes import ADVANCE, Label, scene_of
+from tilewright.draw.writers import _Style
 from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout import DynamicInt, crd2idx
 
@@ -286,3 +288,33 @@ def test_rows_and_columns_of_c_are_numbered() -> None:
     for mma in (tw.make_tiled_mma(tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN), FOUR_WARPS):
         drawing = draw.picture(mma)
         assert all(g.show_rows and g.show_columns for row in drawing.grids for g in row if g is not None)
+
+
+@pytest.mark.parametrize("width", [1, 20, 33, 60, 79, 200])
+@pytest.mark.parametrize(
+    "x",
+    [
+        tw.Layout((4, 30)),
+        tw.Layout(((2, 2), (3, 2, 4)), ((1, 24), (2, 6, 48))),
+        tw.composition(tw.Swizzle(3, 0, 3), tw.row_major((8, 8))),
+        tw.Swizzle(2, 0, 3),
+        tw.identity_tensor((3, 12)),
+        tw.atoms.SM80_16x8x16_F32F16F16F32_TN,
+    ],
+    ids=str,
+)
+def test_folded_tables_hold_the_same_cells(x: Any, width: int) -> None:
+    """Law: the runs of a folded table, put beside each other, are the table; each fits, or is of one column."""
+    for grid in (grid for row in draw.picture(x).grids for grid in row if grid is not None):
+        style = _Style([grid])
+        parts = list(style.folded(grid, width))
+        assert tuple(sum((part.cells[i] for part in parts), ()) for i in range(grid.rows.shown)) == grid.cells
+        for part in parts:
+            lines = [line.rstrip() for line in style.block(part)][bool(part.title) :]
+            assert part.columns.shown == 1 or max(map(len, lines)) <= width
+    assert draw.text(x, width=500) == draw.text(x)
+
+
+def test_a_width_is_a_number_from_one() -> None:
+    with pytest.raises(ArgumentError, match=r"draw\.text: width is at least 1, got 0"):
+        draw.text(tw.Layout(4), width=0)

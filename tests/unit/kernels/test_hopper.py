@@ -17,7 +17,7 @@ from tests.helpers.slow import examples
 import tilewright as tw
 from tilewright.arch import ARCHES, GPUS, Arch
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
-from tilewright.kernels.family import Candidate
+from tilewright.kernels.family import Candidate, Resources
 from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine
@@ -157,8 +157,21 @@ def chosen(m: int, n: int, k: int, dtype: tw.DType = tw.bfloat16) -> HopperConfi
 
 
 def test_large_squares_take_the_largest_tile_in_clusters() -> None:
-    for n in (2048, 4096, 8192):
-        assert (chosen(n, n, n).tile, chosen(n, n, n).cluster) == ((128, 256, 64), 2)
+    """Of one wave the beginning of clusters shows."""
+    for n, cluster in ((2048, 1), (4096, 2), (8192, 2)):
+        assert (chosen(n, n, n).tile, chosen(n, n, n).cluster) == ((128, 256, 64), cluster)
+
+
+def test_rows_between_lines_take_longer() -> None:
+    """Each is read from two lines, and L2 bounds the step; a cluster, which reads fewer of them, loses less."""
+    machine, configuration = H200, HopperConfiguration((128, 256, 64), (8, 1), 4)
+    whole = problem_of("bf16", 4096, 4096, 6400)
+    between = replace(whole, a=replace(whole.a, line=16), b=replace(whole.b, line=16))
+    lost = []
+    for one in (configuration, replace(configuration, cluster=2)):
+        times = [Hopper().predict(x, one, Resources(0, 0, None), machine).us for x in (whole, between)]
+        lost.append(times[1] / times[0])
+    assert lost[0] > 1.2 > 1.1 > lost[1] >= 1
 
 
 @pytest.mark.parametrize("m", [1, 8, 16, 30])

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,9 +33,9 @@ from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.unwritten import report_unwritten
 from tilewright.backends.sim.values import Array, Lanes
 from tilewright.backends.sim.varied import Varied
-from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, TilewrightWarning, describe_outputs
+from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, describe_outputs
 from tilewright.figures import Compiled, Launch, add_launch
-from tilewright.frames import is_user_file
+from tilewright.frames import warn_at
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion
 from tilewright.ir.maps import MapValues
@@ -273,7 +271,7 @@ def execute(
         collector.finish()
         if outer_run() is None:
             for finding in collector.warnings:
-                warnings.warn(TilewrightWarning(finding.message), stacklevel=_frames_to_the_caller())
+                warn_at(finding.message)
     except BaseException as error:  # an interrupt by the user too
         outputs.fail(error)
         raise
@@ -290,14 +288,6 @@ def _watch(kernel: Kernel, machine: Machine) -> RaceChecker:
     if any(op.effects.asynchronous is Completion.WARPGROUP for op in kernel.body.walk()):
         machine.observers += (RegisterChecker(kernel, machine),)
     return races
-
-
-def _frames_to_the_caller() -> int:
-    """Return the `stacklevel` by which a warning of the caller names the line outside of this package: the launch."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and not is_user_file(frame.f_code.co_filename):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _bind(

@@ -1,0 +1,189 @@
+"""`tw.permute`: an array with its modes in another order, in memory of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any  # Any: arrays of any library, and tiled copies
+
+import tilewright as tw
+from tilewright.arch import VECTOR_BYTES
+from tilewright.dtypes import ALL, FLOAT8, uint8, uint16, uint32, uint64
+from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_frames
+from tilewright.kernels._permute_kernels import THREADS, copy_rows, transpose_tiles
+from tilewright.kernels.operands import Operand, Shape, join_modes, read, result
+from tilewright.runtime.views import View
+
+_BITS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+_ROW = 128  # threads of a block that copies rows
+_HELD = 64  # bytes of a row that a thread has under way
+
+
+@dataclass(frozen=True)
+class Move:
+    """A copy y[i, ...] = x[i, ...] of bits: extents, strides of both in elements, and the bytes of an element.
+
+    The modes are in the order of y's strides, the shortest last, and joined where both arrays allow it.
+    """
+
+    extents: Shape
+    to: Shape
+    source: Shape
+    size: int
+    alignment: int  # of both pointers, at most 16
+
+    @property
+    def fastest(self) -> int:
+        """The mode along which neighbours of x are nearest."""
+        return min(range(len(self.extents)), key=lambda n: (abs(self.source[n]), -n))
+
+    def widened(self) -> Move:
+        """Return the move of wider elements, as far as runs of neighbours in both arrays are whole ones."""
+        last, factor = self.extents[-1], 1
+        if self.to[-1] != 1 or self.source[-1] != 1:
+            return self
+        others = [*self.to[:-1], *self.source[:-1]]
+        while self.size * factor < 8 and all(n % (2 * factor) == 0 for n in (last, *others)):
+            if self.alignment % (2 * factor * self.size):
+                break
+            factor *= 2
+        if last != factor:  # a row of several accesses; vectors are as good
+            return self
+        to, source = (tuple(step // factor for step in steps) for steps in (self.to[:-1], self.source[:-1]))
+        extents = self.extents[:-1] or (1,)
+        return Move(extents, to or (1,), source or (1,), self.size * factor, self.alignment)
+
+
+def move_of(shape: Shape, to: Sequence[int], source: Sequence[int], size: int, alignment: int = 16) -> Move:
+    """Return the move between two arrays of a shape with these strides.
+
+    >>> move_of((4, 8, 3), (24, 3, 1), (3, 12, 1), 4).extents
+    (4, 8, 3)
+    >>> move_of((4, 8, 3), (24, 3, 1), (24, 3, 1), 4).extents
+    (96,)
+    """
+    order = sorted((n for n in range(len(shape)) if shape[n] != 1), key=lambda n: -abs(to[n]))
+    extents, (y, x) = join_modes([shape[n] for n in order], [[s[n] for n in order] for s in (to, source)])
+    return Move(extents, y, x, size, alignment).widened()
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """A tile's layout in shared memory, the tiled copies that fill it from x and empty it to y, and their threads."""
+
+    smem: Any  # Any: a layout with a swizzle, and tiled copies
+    load: Any
+    store: Any
+    threads: int
+
+
+@lru_cache(maxsize=256)
+def tile_plan(size: int, rows: int, columns: int) -> TilePlan:
+    """Return the tile in shared memory, and who reads and writes what of it; extents are those of the two modes.
+
+    A vector is n elements of 16 bytes. Reading elements of a column, the lanes of a warp are in rows that are n apart,
+    so the vectors of a row change places with the number of its group of n rows: vector v of row r is where
+    v ^ (r / n % 8) would be. A short mode makes the tile longer along the other.
+    """
+    each = VECTOR_BYTES // size
+    least, usual = (8 * each, max(64, 8 * each))
+    tall = max(each, min(usual, _power(rows)))
+    wide = max(least, min(usual * usual // tall, _power(columns)))
+    tall = max(each, min(usual * usual // wide, _power(rows)))
+    vectors, log2 = wide // each, {n: n.bit_length() - 1 for n in (each, wide)}
+    threads = min(THREADS, tall * vectors)
+    smem = tw.composition(tw.Swizzle(3, log2[each], log2[wide]), tw.row_major((tall, wide)))
+    across = min(vectors, threads)  # neighbouring threads on a row of x
+    down = max(min(8, tall // each), threads // wide)  # and on a row of y
+    load, store = (
+        tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout((threads // n, n), (n, 1)), tw.Layout((1, each)))
+        for n in (across, down)
+    )
+    return TilePlan(smem, load, store, threads)
+
+
+def _power(extent: int) -> int:
+    return 1 << (extent - 1).bit_length()
+
+
+@hiding_frames
+def permute(x: Any, axes: Sequence[int], *, out: Any = None) -> Any:
+    """Return a copy of an array with its modes in the order `axes`, as contiguous memory.
+
+    >>> import numpy as np, tilewright as tw
+    >>> x = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    >>> y = tw.permute(x, (2, 0, 1))
+    >>> y.shape, bool(y[3, 1, 2] == x[1, 2, 3]), y.flags.c_contiguous
+    ((4, 2, 3), True, True)
+
+    `x` has any rank, any strides, and elements of any type; bits are copied. Mode n of the result is mode axes[n] of
+    `x`; negative numbers count from the back. Modes that stay neighbours are one mode to the kernel. If the last one
+    stays the last, rows are copied; else tiles go through shared memory, so that memory is read and written along rows.
+
+    `out` has the shape of the result, the type of `x`, any strides, and no memory in common with `x`.
+
+    Raises `ArgumentError` for axes that are not those of `x`, each once, and an `out` that does not fit.
+    """
+    source = read("permute", "x", x, (*ALL, *FLOAT8))
+    order = _order(axes, len(source.shape))
+    shape = tuple(source.shape[n] for n in order)
+    target = result("permute", out, source, shape, source.dtype, types=(source.dtype,), reads=(source,))
+    if 0 not in shape:
+        _copy(target, source, shape, tuple(source.info.strides[n] for n in order))
+    return target.array
+
+
+def _copy(target: Operand, source: Operand, shape: Shape, strides: Shape) -> None:
+    """Copy to `target`, whose shape is given, what lies in the source's memory with these strides."""
+    alignment = math.gcd(target.info.pointer, source.info.pointer, VECTOR_BYTES)
+    move = move_of(shape, target.info.strides, strides, source.dtype.bytes, alignment)
+    kind = _BITS[move.size]
+    fastest, last = move.fastest, len(move.extents) - 1
+    if fastest == last:
+        extents = move.extents if last else (1, *move.extents)
+        y, x = (
+            operand.view(extents, steps if last else (0, *steps), kind)
+            for operand, steps in ((target, move.to), (source, move.source))
+        )
+        _copy_rows(move, y, x)
+        return
+    batch = [n for n in range(last) if n != fastest]
+
+    def seen(x: Operand, steps: Shape, pair: Shape) -> View:
+        modes = (*batch, *pair)
+        return x.view(tuple(move.extents[n] for n in modes), tuple(steps[n] for n in modes), kind)
+
+    rows, columns = move.extents[last], move.extents[fastest]
+    plan = tile_plan(move.size, rows, columns)
+    tall, wide = plan.smem.shape
+    blocks = -(-rows // tall) * -(-columns // wide) * math.prod(move.extents[n] for n in batch)
+    y, x = seen(target, move.to, (fastest, last)), seen(source, move.source, (last, fastest))
+    transpose_tiles[blocks, plan.threads](y, x, plan.smem, plan.load, plan.store)
+
+
+def _copy_rows(move: Move, y: View, x: View) -> None:
+    columns, lead = move.extents[-1], (*move.to[:-1], *move.source[:-1])
+    vector = math.gcd(VECTOR_BYTES, move.alignment, *(step * move.size for step in lead))
+    width = vector // move.size if move.to[-1] == move.source[-1] == 1 else 1
+    each = _HELD // move.size
+    threads = min(_ROW, _power(-(-columns // each)))
+    tiles = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(threads), tw.Layout(max(1, width)))
+    held, beside = threads * each, _ROW // threads
+    rows = math.prod(move.extents[:-1])
+    copy_rows[-(-rows // beside) * -(-columns // held), (threads, beside)](y, x, tiles, held)
+
+
+def _order(axes: Any, rank: int) -> Shape:
+    """Return axes counted from the front."""
+    try:
+        given = tuple(int(n.__index__()) for n in axes)
+    except (TypeError, AttributeError):
+        raise ArgumentError(f"axes are {axes!r}, and numbers of modes are expected, such as (1, 0)") from None
+    if sorted(n % rank if -rank <= n < rank else rank for n in given) != list(range(rank)):
+        raise ArgumentError(
+            f"axes are {given}, and x has {rank} modes", help=f"name each of 0 to {rank - 1} once, in any order"
+        )
+    return tuple(n % rank for n in given)

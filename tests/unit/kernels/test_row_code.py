@@ -1,0 +1,111 @@
+"""Machine code of finished operators: whole vectors, no spills, and enough loads under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.kernels import _permute_kernels, _row_gradient_kernels, _row_kernels, permute, row_gradients, rows
+
+ROWS = 8192
+SIZES = [(tw.bfloat16, 4096), (tw.bfloat16, 131072), (tw.float32, 16384), (tw.float64, 8192), (tw.bfloat16, 128)]
+QUICK = (("softmax", tw.bfloat16, 4096), ("layer_norm", tw.bfloat16, 131072))
+CASES = [
+    pytest.param(
+        name, *size, marks=() if (name, *size) in QUICK else pytest.mark.slow, id=f"{name}-{size[0]}-{size[1]}"
+    )
+    for name in ("softmax", "rms_norm", "layer_norm")
+    for size in SIZES
+]
+
+
+def arguments(name: str, dtype: tw.DType, columns: int, plan: rows.RowPlan) -> tuple[Any, ...]:
+    x, row = tw.spec(dtype, (ROWS, columns)), tw.spec(dtype, (columns,))
+    number = tw.spec(tw.float64 if dtype is tw.float64 else tw.float32, (ROWS,))
+    eps = number.info.dtype.numpy.type(1e-5)
+    if name == "softmax":
+        return x, x, plan.tiles, plan.held, False
+    if name == "rms_norm":
+        return x, None, number, x, row, None, eps, plan.tiles, plan.held, False
+    return x, number, number, x, row, row, eps, plan.tiles, plan.held, True
+
+
+@pytest.mark.parametrize(("name", "dtype", "columns"), CASES)
+def test_rows_are_whole_vectors_without_spills(name: str, dtype: tw.DType, columns: int) -> None:
+    plan = rows.plan_rows(dtype.bits, columns, 16)
+    family = "softmax" if name == "softmax" else "norm"
+    kernel = getattr(_row_kernels, f"{family}_{'long' if plan.is_long else 'held'}")
+    launch = kernel.configure(min_blocks=plan.min_blocks)[plan.grid(ROWS), plan.block]
+    args = arguments(name, dtype, columns, plan)
+    found = launch.resources(*args, arch="sm_90a")
+    threads = int(np.prod(plan.block))
+    assert not found.spills and found.local_bytes == 0
+    resident = 65536 // (-(-found.registers // 8) * 8) // threads * threads
+    assert resident * rows.BYTES >= 32768, (resident, found.registers)  # bytes of x under way on a multiprocessor
+    code = str(launch.sass(*args, arch="sm_90a"))
+    assert "LDG.E.128" in code and "STG.E.128" in code
+    narrow = [line for line in code.splitlines() if "LDG" in line and ".128" not in line]
+    assert not narrow, narrow[:3]
+
+
+def test_a_row_has_as_many_threads_as_it_needs() -> None:
+    for bits in (16, 32, 64):
+        for columns in (1, 7, 8, 33, 1000, 4096, 16384, 32768, 32769, 10**6):
+            for vector in (16, 8, bits // 8):
+                plan = rows.plan_rows(bits, columns, vector)
+                threads, beside = plan.block
+                assert threads * beside >= 128 and threads <= 1024 and plan.held % threads == 0
+                assert plan.is_long == (columns > 1024 * 512 // bits)
+                assert plan.is_long or columns <= plan.held <= max(2 * columns + 16 * threads, 16 * threads)
+                assert plan.held * bits <= threads * 512, "registers"
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
+def test_tiles_are_whole_vectors(size: int) -> None:
+    plan, dtype = permute.tile_plan(size, 256, 8192), {1: tw.uint8, 2: tw.uint16, 4: tw.uint32}[size]
+    x, y = tw.spec(dtype, (64, 256, 8192)), tw.spec(dtype, (64, 8192, 256))
+    args = y, x, plan.smem, plan.load, plan.store
+    launch = _permute_kernels.transpose_tiles[32768, plan.threads]
+    found, code = launch.resources(*args, arch="sm_90a"), str(launch.sass(*args, arch="sm_90a"))
+    tile_bytes = tw.size(plan.smem.shape) * size
+    resident = min(2048, 65536 // (-(-found.registers // 8) * 8)) // plan.threads
+    assert not found.spills and resident * tile_bytes >= 65536
+    assert "LDGSTS.E.BYPASS.128" in code and "STG.E.128" in code
+
+
+def test_tiles_are_for_all_threads() -> None:
+    for size in (1, 2, 4, 8):
+        for rows_, columns in ((1, 1), (2, 5000), (5000, 3), (64, 64), (10**6, 10**6)):
+            plan = permute.tile_plan(size, rows_, columns)
+            tall, wide = plan.smem.shape
+            each = 16 // size
+            assert tall * wide * size <= 32768 and tall * wide // each % plan.threads == 0
+            for copy in (plan.load, plan.store):
+                assert copy.size == plan.threads
+
+
+GRADIENTS = [(tw.bfloat16, 4096), (tw.bfloat16, 8192), (tw.bfloat16, 16384), (tw.float32, 4096), (tw.float32, 16384)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"),
+    [
+        pytest.param(*size, marks=() if size == (tw.bfloat16, 16384) else pytest.mark.slow, id=str(size))
+        for size in GRADIENTS
+    ],
+)
+def test_gradients_of_norms_do_not_spill(dtype: tw.DType, columns: int) -> None:
+    plan, layout, is_ahead = row_gradients.plan_gradient(dtype.bits, columns, 16, 2)
+    x, w, n = tw.spec(dtype, (ROWS, columns)), tw.spec(dtype, (columns,)), tw.spec(tw.float32, (ROWS,))
+    parts = tw.spec(tw.float32, (264, columns))
+    resident = 1 if layout is not None else 1024 // (plan.block[0] * plan.block[1])
+    launch = _row_gradient_kernels.norm_gradient_held.configure(min_blocks=resident)[264, plan.block]
+    args = (x, parts, parts, x, x, n, n, w, plan.tiles, plan.held, layout, is_ahead)
+    found, code = launch.resources(*args, arch="sm_90a"), str(launch.sass(*args, arch="sm_90a"))
+    assert not found.spills and found.local_bytes == 0
+    assert "LDG.E.128" in code and "STG.E.128" in code
+    in_flight = min(65536 // found.registers, resident * plan.block[0] * plan.block[1]) * plan.held // plan.block[0]
+    assert in_flight * dtype.bytes * 2 >= 32768
