@@ -40,9 +40,9 @@ Runs = dict[str, Callable[[], object]]
 
 
 def weights_of(k: int, n: int, group: int = 128) -> tuple[Any, torch.Tensor]:
-    """Return packed weights, and what they stand for in bfloat16."""
+    """Return packed weights, and what they stand for in float32."""
     weights = tw.quantize(torch.randn(k, n, device="cuda"), group=group, scale_dtype=tw.bfloat16)
-    return weights, torch.from_numpy(weights.dequantised()).to("cuda", torch.bfloat16)
+    return weights, torch.from_numpy(weights.dequantised()).cuda()
 
 
 def int4_of_torch(k: int, n: int, group: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,11 +79,12 @@ def four_bits(each: bool) -> dict[str, Any]:
     """Time products with 4-bit weights."""
     k = n = 8192
     weights, full = weights_of(k, n)
+    exact_weights, full = full.double(), full.to(torch.bfloat16)
     packed, scales = int4_of_torch(k, n)
     results = {}
     for m in ROWS:
         x = torch.randn(m, k, device="cuda").to(torch.bfloat16)
-        exact = x[:4].double() @ torch.from_numpy(weights.dequantised()).cuda().double()
+        exact = x[:4].double() @ exact_weights
         error = float((tw.matmul(x, weights)[:4].double() - exact).abs().max() / exact.abs().max())
         runs: Runs = {
             "tw.matmul, 4 bits": partial(tw.matmul, x, weights),

@@ -99,9 +99,9 @@ def test_it_is_for_few_rows_and_matrices_along_k() -> None:
         assert rejection == "sm_75 has no matrix instruction of 16 x 8 x 16 for bfloat16"
 
 
-def test_a_family_that_was_measured_is_chosen_where_memory_bounds_both() -> None:
-    for m in (1, 8, 16):
-        a, b = tw.spec(tw.bfloat16, (m, 8192)), tw.spec(tw.bfloat16, (8192, 8192), stride=(1, 8192))
+def test_on_hopper_a_family_that_was_measured_is_chosen() -> None:
+    for m, n, k in ((1, 576, 7168), (8, 16, 2048), (16, 8192, 8192), (1, 64, 256)):
+        a, b = tw.spec(tw.bfloat16, (m, k)), tw.spec(tw.bfloat16, (k, n), stride=(1, k))
         found = tw.matmul.explain(a, b, arch="sm_90a")
         assert any(c.family.name == "streaming" and c.prediction for c in found.candidates)
         assert found.choice is not None and found.choice.family.name == "hopper"
