@@ -42,6 +42,8 @@ How it becomes a kernel
     rings                    caches that TMA fills: mbarriers, who copies and who waits
     pipelines                caches in loops, filled before what reads them or ahead of it
     vectors                  statements for all lanes of vectorized loops at once, and reductions over them
+    products                 products C += A * B that a nest computes
+    warpgroup_choice         the tile of a product of warpgroups, by a model, and its plan
     heuristics, algorithms   what `plan.auto` chooses
     emission                 the walk through the loops while the kernel is traced
     report                   what a kernel is made of, counted
