@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -82,6 +83,7 @@ class Browser:
         for _ in range(400):
             if self.value("document.readyState") == "complete" and self.value("location.href") == path.as_uri():
                 return
+            time.sleep(0.02)  # as long in all on a quick machine as on a busy one
         raise AssertionError("the page did not load")
 
     def value(self, expression: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -284,3 +285,16 @@ def test_code_is_not_cut_on_a_terminal(tmp_path: Path) -> None:
     code = [line.rstrip() for line in printed(60, *command) if line.strip()]
     assert code == [line.rstrip() for line in piped.splitlines() if line.strip()]
     assert max(map(len, code)) > 60
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp437", "latin-1", "utf-8"])
+def test_any_encoding_can_take_a_table(encoding: str) -> None:
+    """Windows encodes what is piped by its code page, most of which have no lines of tables."""
+    command = (sys.executable, "-m", "tilewright", "layout", "(4,8):(8,1)")
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode(encoding)
+    assert [re.findall(r"\d+", line) for line in text.splitlines()[3:7]] == [
+        [str(i), *map(str, range(8 * i, 8 * i + 8))] for i in range(4)
+    ]
+    assert ("│" in text) == (encoding in ("utf-8", "cp437")) and ("?" not in text)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from tilewright._version import __version__
+from tilewright.cli.output import allow_any_encoding
 from tilewright.errors import TilewrightError
 
 # Name -> the module that has a command of that name, and its one-line help: given here so that listing the commands
@@ -50,6 +51,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # Any: as click's
+        allow_any_encoding()
         with _errors_in_words():  # of --help and --version, which print while the arguments are read
             return super().make_context(*args, **kwargs)
 

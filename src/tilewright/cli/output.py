@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import shutil
 import sys
@@ -26,6 +28,26 @@ def print_json(value: object) -> None:
 def terminal_width() -> int | None:
     """Return how many characters a line of the terminal has, None where a file or a pipe takes what is printed."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+# Lines of tables, for encodings that have none: Windows uses one wherever a file or a pipe takes what is printed.
+_PLAIN = {ord(line): sign for lines, sign in (("│", "|"), ("─━", "-"), ("┌┐└┘├┤┬┴┼", "+")) for line in lines}
+_HANDLER = "tilewright.plain"
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return "".join(c if c.isascii() else "?" for c in text), error.end
+
+
+def allow_any_encoding() -> None:
+    """Let what the encoding of the output lacks be printed by other signs, in place of an error."""
+    codecs.register_error(_HANDLER, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=_HANDLER)
 
 
 def format_bytes(count: int) -> str:
