@@ -5,7 +5,8 @@
 NT is A by rows and B by columns (K contiguous in both), NN both by rows.
 Each type's grids are tuned first, of plans by warps (mma.sync) and, on sm_90a, by warpgroups (wgmma, TMA): all plans
 are built, compiled, checked against float64 and timed. The best ones are then measured interleaved with cuBLAS
-(PyTorch) and `tw.matmul`, on normal random numbers.
+(PyTorch), `tw.matmul` and the plan that `plan.auto` chooses, on normal random numbers. The last one adds to C, which it
+reads, where the others set it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tilewright.schedule import (
     Nest,
     Plan,
     Role,
+    ScheduledKernel,
     Target,
     create_parameter_grid,
 )
@@ -118,6 +120,21 @@ def plan_of_warpgroups(
     return plan, (A, B, C)
 
 
+def chosen(size: int, dtype: tw.DType, layouts: str) -> ScheduledKernel:
+    """Return the kernel of C += A B whose plan `auto` chooses."""
+    A = Array(Role.INPUT, dtype, (size, size))
+    B = Array(Role.INPUT, dtype, (size, size), LAYOUTS[layouts])
+    C = Array(Role.INPUT_OUTPUT, dtype, (size, size))
+    nest = Nest((size, size, size))
+    i, j, k = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        C[i, j] += A[i, k] * B[k, j]
+
+    return nest.create_plan(Target()).auto().build("chosen", (A, B, C))
+
+
 def kinds(quick: bool) -> dict[str, tuple[Any, dict[str, list[Any]]]]:
     """Return how plans are made, and the choices for them: of warps, and where the target has them of warpgroups."""
     choices = {name: values[-1:] for name, values in CHOICES.items()} if quick else CHOICES
@@ -155,10 +172,14 @@ def measure(name: str, layouts: str, size: int, quick: bool) -> dict[str, Any]:
         )
         found[kind].kernel(a, b, out)
         errors[kind] = float((out.double() - exact).norm() / exact.norm())
+    auto, summed = chosen(size, tw.dtype(name), layouts), torch.zeros_like(out)
+    auto(a, b, summed)
+    errors["schedule, auto"] = float((summed.double() - exact).norm() / exact.norm())
     times = interleaved(
         {
             "cuBLAS": lambda: torch.matmul(a, b, out=theirs),
             **{kind: partial(best.kernel, a, b, out) for kind, best in found.items()},
+            "schedule, auto": partial(auto, a, b, summed),
             "tw.matmul": lambda: tw.matmul(a, b, out=ours),
         },
         rounds=5 if quick else 25,

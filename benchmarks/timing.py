@@ -13,7 +13,7 @@ Candidate = Callable[[], object]
 
 def interleaved(
     candidates: Mapping[str, Candidate], *, rounds: int = 15, batch_seconds: float = 0.02
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, float | bool]]:
     """Return the median seconds of one call of each candidate, and the spread of its batches."""
     found = tw.bench.compare(candidates, rounds=rounds, batch_ms=batch_seconds * 1000, flush=False)
     return {
@@ -23,6 +23,7 @@ def interleaved(
             "high": max(each.milliseconds) / 1000,
             "calls_per_batch": each.calls,
             "batches": rounds,
+            "captured": each.captured,
         }
         for name, each in found.items()
     }

@@ -1,11 +1,12 @@
 """Packed weights and grouped products against torch, on one GPU.
 
-    python -m benchmarks.weights [--only 4-bit grouped] [--each] [--json FILE]
+    python -m benchmarks.weights [--only 4-bit grouped few] [--each] [--json FILE]
 
 4-bit weights of 8192 x 8192 in groups of 128, with 1 to 4096 rows of bfloat16: `tw.matmul(x, weights)`, torch's
 `_weight_int4pack_mm`, and the product with bfloat16 weights. Grouped products of 8 experts, 4096 -> 14336, with uneven
-rows: `tw.grouped_matmul`, torch's `_grouped_mm`, and a loop of products; forward and both gradients. With `--each`
-every configuration of the families for packed weights is timed, and what the model predicted for it is told.
+rows: `tw.grouped_matmul`, torch's `_grouped_mm`, and a loop of products; forward and both gradients. Few rows of
+bfloat16: `tw.matmul`, `torch.matmul`, and every configuration of the streaming family. With `--each` every
+configuration of the families for packed weights is timed. What the model predicted for a configuration is told.
 
 Candidates of one row run interleaved in random order, on normal random data and warm caches, as CUDA graphs where a
 launch takes longer than its work. Before they are timed, results are compared with float64.
@@ -24,7 +25,7 @@ import torch
 from benchmarks.timing import interleaved, machine
 
 import tilewright as tw
-from tilewright.kernels.arguments import Inputs, Options
+from tilewright.kernels.arguments import NAMES, ArrangedProblem, Inputs, Options, arrange_problem
 from tilewright.kernels.choice import all_candidates
 from tilewright.kernels.dispatch import machine_of, plan_call
 from tilewright.kernels.weight_arguments import arrange_weights
@@ -32,14 +33,16 @@ from tilewright.runtime.arrays import describe
 
 ROWS = (1, 8, 16, 32, 64, 128, 512, 4096)
 TOKENS = (512, 8192, 32768)
+FEW = (1, 8, 16)
+MATRICES = ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (7168, 2048), (576, 7168))  # N, K
 UNEVEN = (0.0, 0.03, 0.07, 0.48, 0.12, 0.0, 0.25, 0.05)  # the experts' shares of the tokens
 Runs = dict[str, Callable[[], object]]
 
 
 def weights_of(k: int, n: int, group: int = 128) -> tuple[Any, torch.Tensor]:
-    """Return packed weights, and what they stand for in bfloat16."""
+    """Return packed weights, and what they stand for in float32."""
     weights = tw.quantize(torch.randn(k, n, device="cuda"), group=group, scale_dtype=tw.bfloat16)
-    return weights, torch.from_numpy(weights.dequantised()).to("cuda", torch.bfloat16)
+    return weights, torch.from_numpy(weights.dequantised()).cuda()
 
 
 def int4_of_torch(k: int, n: int, group: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,12 +58,16 @@ def each_configuration(x: torch.Tensor, weights: Any) -> tuple[Runs, dict[str, f
     arrays = (x, weights.packed, out, None, None, *weights.parts)
     names = ("a", "b", "out", "c", "bias", "scales", "zeros")[: len(arrays)]
     infos = tuple(None if array is None else describe(array) for array in arrays)
-    arranged = arrange_weights(Inputs(infos, names), Options(), weights.format)
+    return run_each(arrange_weights(Inputs(infos, names), Options(), weights.format), arrays)
+
+
+def run_each(arranged: ArrangedProblem, arrays: tuple[Any, ...], family: str | None = None) -> Any:
+    """Return what runs each legal configuration, of one family or all, and the microseconds that were predicted."""
     pointers = [0 if array is None else array.data_ptr() for array in arrays]
     runs: Runs = {}
     predicted = {}
     for candidate in all_candidates(arranged.problem, machine_of(0)):
-        if candidate.prediction is not None:
+        if candidate.prediction is not None and family in (None, candidate.family.name):
             planned = plan_call(arranged, arrays, tuple(range(len(arrays))), candidate)
             name = f"{candidate.family.name}, {candidate.configuration}"
             runs[name] = partial(planned.run, arrays, pointers, (), 1, 0)
@@ -72,11 +79,12 @@ def four_bits(each: bool) -> dict[str, Any]:
     """Time products with 4-bit weights."""
     k = n = 8192
     weights, full = weights_of(k, n)
+    exact_weights, full = full.double(), full.to(torch.bfloat16)
     packed, scales = int4_of_torch(k, n)
     results = {}
     for m in ROWS:
         x = torch.randn(m, k, device="cuda").to(torch.bfloat16)
-        exact = x[:4].double() @ torch.from_numpy(weights.dequantised()).cuda().double()
+        exact = x[:4].double() @ exact_weights
         error = float((tw.matmul(x, weights)[:4].double() - exact).abs().max() / exact.abs().max())
         runs: Runs = {
             "tw.matmul, 4 bits": partial(tw.matmul, x, weights),
@@ -95,6 +103,33 @@ def four_bits(each: bool) -> dict[str, Any]:
         row = f"4-bit weights: {m} x {n} x {k}"
         results[row] = {"chosen": f"{chosen.family.name}, {chosen.configuration}" if chosen else "", "times": times}
         report(row, times, "tw.matmul, 4 bits")
+    return results
+
+
+def few_rows(each: bool) -> dict[str, Any]:
+    """Time products of few rows."""
+    results = {}
+    for n, k in MATRICES:
+        b = torch.randn(n, k, device="cuda").to(torch.bfloat16).t()
+        for m in FEW:
+            a, out = torch.randn(m, k, device="cuda").to(torch.bfloat16), torch.empty(m, n, device="cuda").bfloat16()
+            exact = a.double() @ b.double()
+            arrays = (a, b, out, None, None)
+            infos = tuple(None if array is None else describe(array) for array in arrays)
+            configurations, predicted = run_each(arrange_problem(Inputs(infos, NAMES), Options()), arrays, "streaming")
+            errors = {}
+            for name, run in configurations.items():
+                out.fill_(torch.nan)
+                run()
+                errors[name] = float((out.double() - exact).abs().max() / exact.abs().max())
+            runs: Runs = {"tw.matmul": partial(tw.matmul, a, b), "torch": partial(torch.matmul, a, b)}
+            times = interleaved(runs | configurations)
+            for name, us in predicted.items():
+                times[name] |= {"predicted_us": us, "error": errors[name]}
+            row = f"few rows: {m} x {n} x {k}"
+            chosen = tw.matmul.explain(a, b).choice
+            results[row] = {"chosen": f"{chosen.family.name}, {chosen.configuration}" if chosen else "", "times": times}
+            report(row, times, "tw.matmul")
     return results
 
 
@@ -157,11 +192,12 @@ def report(row: str, times: dict[str, Any], own: str) -> None:
         f"{name} {x['seconds'] * 1e6:.1f} us" + (f" (predicted {x['predicted_us']:.1f})" if "predicted_us" in x else "")
         for name, x in times.items()
     )
-    error = f", error {times[own]['error']:.1e}" if "error" in times[own] else ""
+    errors = [x["error"] for x in times.values() if "error" in x]
+    error = f", error at most {max(errors):.1e}" if errors else ""
     print(f"{row}: {told}; {min(others) / times[own]['seconds']:.2f} of the faster{error}", flush=True)
 
 
-PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"4-bit": four_bits, "grouped": groups}
+PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"4-bit": four_bits, "grouped": groups, "few": few_rows}
 
 
 def main() -> None:

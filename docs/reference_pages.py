@@ -37,7 +37,10 @@ _GROUPS = {
     "tensors": ("Tensors, tiled copies and products", ("tensors", "tiled")),
     "layouts": ("Layouts", ("layout",)),
     "matmul": ("Matrix products", ("kernels.matmul", "kernels.quantized", "kernels.grouped")),
-    "operators": ("Operators", ("kernels.rows", "kernels.permute", "kernels.row_gradients", "kernels.losses")),
+    "operators": (
+        "Operators",
+        ("kernels.rows", "kernels.permute", "kernels.row_gradients", "kernels.losses", "kernels.rotary"),
+    ),
     "tuning": ("Tuning", ("tune",)),
     "types": ("Element types", ("dtypes",)),
     "errors": ("Errors", ("errors",)),

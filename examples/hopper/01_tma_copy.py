@@ -18,7 +18,9 @@ A store goes the other way. Its thread closes a group (`tw.tma_store_commit`) an
 own, the async proxy, so the threads that wrote run `tw.fence_proxy_async()` before the barrier behind which one of them
 starts the store. Rows of 128 bytes are swizzled as the hardware does it: 16-byte chunk c of row r stands at chunk
 c ^ (r % 8). A thread turns 4 x 4 elements. The 8 threads that shared memory serves at once take blocks along a
-diagonal, so that they meet 8 different chunks when they read, and 8 when they write.
+diagonal, so that they meet 8 different chunks when they read, and 8 when they write. Blocks that follow one another
+go down the source, so that their tiles lie side by side in the result: what is written in one run counts more than
+what is read in one (0.96 of a copy's rate, and 0.91 the other way).
 
 Run it: `python examples/hopper/01_tma_copy.py`
 """
@@ -59,7 +61,7 @@ def transpose(dst, src, tile: tw.constexpr, layout: tw.constexpr):
     smem, turned = tw.shared(src.dtype, layout), tw.shared(src.dtype, layout)
     full = tw.mbarrier(1)
     tw.sync_threads()  # the barrier is there for all threads
-    i, j = tw.block_idx.y, tw.block_idx.x
+    i, j = tw.block_idx.x, tw.block_idx.y
     if tw.thread_idx.x == 0:
         full.arrive_expect_tx(tw.size(layout) * src.dtype.bytes)
         tw.copy(tw.atoms.SM90_TMA_LOAD, tw.local_tile(src, tile, (i, j), guard=True), smem, barrier=full)
@@ -95,7 +97,7 @@ def launch_copy(dst, src) -> None:
 def launch_transpose(dst, src) -> None:
     """Transpose a float32 matrix of any extents, where rows of both begin at multiples of 16 bytes."""
     rows, columns = src.shape
-    transpose[(tw.ceil_div(columns, TILE[1]), tw.ceil_div(rows, TILE[0])), THREADS](dst, src, TILE, SMEM)
+    transpose[(tw.ceil_div(rows, TILE[0]), tw.ceil_div(columns, TILE[1])), THREADS](dst, src, TILE, SMEM)
 
 
 def cases(backend: Backend, quick: bool) -> list[Case]:

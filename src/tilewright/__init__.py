@@ -92,6 +92,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "kernels.matmul": ("matmul",),
     "kernels.losses": ("cross_entropy", "cross_entropy_backward"),
     "kernels.permute": ("permute",),
+    "kernels.rotary": ("rope",),
     "kernels.rows": ("softmax", "log_softmax", "rms_norm", "layer_norm"),
     "kernels.row_gradients": (
         *("softmax_backward", "log_softmax_backward", "rms_norm_backward", "layer_norm_backward"),

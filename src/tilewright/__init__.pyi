@@ -49,6 +49,7 @@ from tilewright.kernels.matmul import matmul as matmul
 from tilewright.kernels.permute import permute as permute
 from tilewright.kernels.quantized import quantize as quantize
 from tilewright.kernels.quantized import quantized as quantized
+from tilewright.kernels.rotary import rope as rope
 from tilewright.kernels.row_gradients import layer_norm_backward as layer_norm_backward
 from tilewright.kernels.row_gradients import log_softmax_backward as log_softmax_backward
 from tilewright.kernels.row_gradients import rms_norm_backward as rms_norm_backward

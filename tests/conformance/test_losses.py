@@ -106,6 +106,7 @@ def test_one_gradient_for_all_rows(backend: Backend) -> None:
 
 
 X: Any = np.ones((2, 3), np.float32)
+PADDED: Any = np.zeros((2, 5), np.int64)[:, :3]
 L: Any = np.zeros(2, np.int64)
 
 
@@ -115,6 +116,7 @@ L: Any = np.zeros(2, np.int64)
         (lambda: tw.cross_entropy(X, L.astype(np.float32)), "labels is float32, and cross_entropy takes int64, int32"),
         (lambda: tw.cross_entropy(X, L[:1]), "labels has the shape (1,), and logits (2, 3): one label for each row"),
         (lambda: tw.cross_entropy(X[:, :0], L), "rows without columns have no loss"),
+        (lambda: tw.cross_entropy(np.ones((2, 3, 4), np.float32), PADDED), "the modes of labels do not lie one behind"),
         (lambda: tw.cross_entropy(X, L, label_smoothing=1.5), "label_smoothing is 1.5"),
         (lambda: tw.cross_entropy(X, L, ignore_index=0.5), "ignore_index is a whole number, got 0.5"),
         (lambda: tw.cross_entropy(X, L, out=np.ones(3, np.float32)), "out has the shape (3,), and the result (2,)"),

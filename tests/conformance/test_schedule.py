@@ -320,3 +320,28 @@ def test_products_of_warpgroups(backend: Backend, options: dict[str, Any]) -> No
     a, b = (random.integers(-4, 5, shape).astype(np.float16) for shape in ((m, k), (k, n)))
     c = np.full((m, n), np.nan, np.float32)
     check(backend, plan, [a, b, c], a.astype(np.float64) @ b.astype(np.float64), 0.0, arrays)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "extents"),
+    [
+        (tw.bfloat16, "ieee", (200, 144, 264)),
+        (tw.float16, "ieee", (60, 200, 96)),
+        (tw.float32, "tf32", (136, 72, 68)),
+        (tw.float8_e4m3fn, "ieee", (72, 64, 144)),
+    ],
+    ids=str,
+)
+def test_products_that_auto_gives_to_warpgroups(
+    backend: Backend, dtype: tw.DType, precision: str, extents: tuple[int, int, int]
+) -> None:
+    """The tile that the model puts first, where C is added to and tiles overhang."""
+    if backend.name == "cuda" and Target().arch.name != "sm_90a":
+        pytest.skip("needs a GPU of sm_90a")
+    nest, A, B, C = product(*extents, dtype)
+    plan = nest.create_plan(Target("sm_90a")).auto(precision=precision)
+    assert plan.tensorization is not None and plan.tensorization.shape.is_of_warpgroup
+    random = np.random.default_rng(5)
+    a, b = (random.integers(-4, 5, array.shape).astype(dtype.numpy) for array in (A, B))
+    c = random.integers(-4, 5, C.shape).astype(np.float32)
+    check(backend, plan, [a, np.asfortranarray(b), c], c + a.astype(np.float64) @ b.astype(np.float64), 0.0, (A, B, C))

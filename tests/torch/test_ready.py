@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402  # after the skip
 
 import tilewright as tw  # noqa: E402
-from tilewright.torch import moves, rows  # noqa: E402
+from tilewright.torch import moves, rotary, rows  # noqa: E402
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
@@ -30,6 +30,15 @@ class Ready(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     operator: Any
     arguments: Callable[..., tuple[Any, ...]]
+
+
+COS, SIN = (f(torch.arange(6.0).reshape(3, 2)).float() for f in (torch.cos, torch.sin))
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """Return neighbours turned by angles."""
+    a, b, c, s = x[..., ::2], x[..., 1::2], COS.to(x.device), SIN.to(x.device)
+    return torch.stack((a * c - b * s, b * c + a * s), -1).flatten(-2)
 
 
 READY = {
@@ -56,6 +65,10 @@ READY = {
     "layer_norm without vectors": Ready(
         lambda x: tw.torch.layer_norm(x, 4), lambda x: F.layer_norm(x, (4,)), ((4,),), rows.layer_norm_operator,
         lambda x: (x, None, None, 1e-5),
+    ),
+    "rope": Ready(
+        lambda x: tw.torch.rope(x, COS.to(x.device), SIN.to(x.device), True), turned, ((2, 3, 4),),
+        rotary.rope_operator, lambda x: (x, COS, SIN, False, True),
     ),
     "permute": Ready(
         lambda x: tw.torch.permute(x, (2, 0, -2)), lambda x: x.permute(2, 0, 1), ((2, 3, 4),), moves.permute_operator,
@@ -112,6 +125,7 @@ def test_torch_finds_nothing_wrong_with_gradients() -> None:
 @some
 def test_compiled(name: str) -> None:
     case, inputs = READY[name], inputs_of(name)
+    torch._dynamo.reset()
     compiled = torch.compile(lambda *args: case.function(*args) * 2, fullgraph=True, backend="aot_eager", dynamic=True)
     gradient = torch.randn_like(case.by_torch(*inputs))
     pairs = [
@@ -146,7 +160,7 @@ def test_element_types(name: str, dtype: torch.dtype) -> None:
 def test_autocast(name: str) -> None:
     case, inputs = READY[name], inputs_of(name, torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert case.function(*inputs).dtype == (torch.bfloat16 if name == "permute" else torch.float32)
+        assert case.function(*inputs).dtype == (torch.bfloat16 if name in ("permute", "rope") else torch.float32)
 
 
 @every
@@ -197,6 +211,7 @@ def test_a_write_to_what_is_saved_is_found() -> None:
         (lambda: tw.torch.rms_norm(torch.ones(2, 3), ()), "normalized_shape is ()"),
         (lambda: tw.torch.rms_norm(torch.ones(2, 3), 3, torch.ones(2)), "weight has the shape (2,)"),
         (lambda: tw.torch.permute(torch.ones(2, 3), (0, 0)), ""),
+        (lambda: tw.torch.rope(torch.ones(4), numbers(2), torch.ones(2)), "cos requires a gradient, and rope has none"),
         (lambda: tw.torch.permute(1, (0, 0)), "input is a int, and tw.torch.permute takes tensors"),
         (lambda: tw.softmax(torch.ones(2, requires_grad=True)), "gradients flow through tw.torch.softmax"),
     ],

@@ -16,7 +16,7 @@ from tilewright.errors import ArgumentError
 
 _MAX_CALLS = 200  # in one batch
 # A call of less is captured whatever the host takes for it: a busy host may take ten times as long in the next round.
-_SHORT_MS = 0.25
+_SHORT_MS = 1.0
 
 
 class ColdBatch:
@@ -97,9 +97,9 @@ def compare(
     In each of `rounds` rounds every candidate runs for about `batch_ms`; each round has another order, drawn from a
     fixed seed, because what runs after a kernel that draws full power runs at lower clocks, and a fixed or a rotating
     order would charge that to one candidate. With `flush` every call runs with a cold L2 cache between two events, as
-    in `do_bench`. Without, a round is one batch of calls back to back, as a CUDA graph where a call takes less than
-    0.25 ms or its launch longer than its work, and PyTorch or CuPy can capture it. `baseline` (the first candidate) is
-    what ratios refer to.
+    in `do_bench`. Without, a round is one batch of calls back to back, as a CUDA graph where a call takes less than a
+    millisecond or its launch longer than its work, and PyTorch or CuPy can capture it. `baseline` (the first candidate)
+    is what ratios refer to.
 
     `reference`, where given, is what each candidate must compute before it is timed: an array or a tuple of them, or
     the name of the candidate whose results count. It is compared with the arrays `outputs` that the candidates write,

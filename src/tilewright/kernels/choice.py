@@ -15,6 +15,7 @@ from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
+from tilewright.kernels.streaming import Streaming
 from tilewright.kernels.weight_streaming import WeightStreaming
 from tilewright.kernels.weight_tiles import WeightTiles
 from tilewright.notebook import Column, Row
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FAMILIES: tuple[Family, ...] = (
     Hopper(),
     Multistage(),
+    Streaming(),
     WeightStreaming(),
     WeightTiles(),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import Plan, plan_for
 from tilewright.kernels.problem import Operand, Problem, Types, types_of
 from tilewright.kernels.results import array_beside, host_array, maker_for
-from tilewright.runtime.addresses import may_overlap_itself, share_memory
+from tilewright.runtime.addresses import may_overlap_itself, range_of, share_memory
 from tilewright.runtime.arrays import ALIGNMENT, ArrayInfo, adapter_for, common_device, describe
 from tilewright.runtime.dlpack import row_major
 from tilewright.runtime.pointers import addresses
@@ -235,6 +235,7 @@ def _multiply_lists(a: Any, b: Any, out: Any, out_dtype: Any, precision: str | N
     if len(a) != len(b) or (out is not None and len(out) != len(a)):
         raise ArgumentError(f"there are {len(a)} matrices a and {len(b)} b" + (f" and {len(out)} out" if out else ""))
     products, results = [], []
+    known: list[tuple[str, ArrayInfo, bool]] = []
     for place, (x, y) in enumerate(zip(a, b, strict=True)):
         names = {"a": f"a[{place}]", "b": f"b[{place}]", "out": f"out[{place}]"}
         infos = {"a": _described(names["a"], x), "b": _described(names["b"], y)}
@@ -256,10 +257,12 @@ def _multiply_lists(a: Any, b: Any, out: Any, out_dtype: Any, precision: str | N
         else:
             made = out[place]
             _check_out(names["out"], infos, (m, n))
+            known += [(names[x], info, x == "out") for x, info in infos.items()]
         results.append(made)
         if m and n:
             d, p, q = _matrix(infos["out"], made), _matrix(infos["a"], x), _matrix(infos["b"], y).transposed
             products.append((types, device, d, p, q))
+    _check_apart(known)
     kinds: dict[Any, list[tuple[Matrix, Matrix, Matrix]]] = {}
     for types, device, *matrices in products:
         d, p, q = matrices
@@ -269,6 +272,28 @@ def _multiply_lists(a: Any, b: Any, out: Any, out_dtype: Any, precision: str | N
     for (types, device, *operands), group in kinds.items():
         _launch_list(group, operands, types, machine_of(device), device)
     return results
+
+
+def _check_apart(arrays: list[tuple[str, ArrayInfo, bool]]) -> None:
+    """Refuse results (those that are marked) which share memory with a result or an operand of any product.
+
+    Arrays are gone through by their addresses, so that only those are compared whose ranges meet.
+    """
+    before: list[tuple[int, str, ArrayInfo, bool]] = []  # those that may reach to the next one's begin
+    for name, info, is_out in sorted(arrays, key=lambda each: range_of(each[1])):
+        begin, end = range_of(info)
+        before = [each for each in before if each[0] > begin]
+        for _, other, known, is_result in before:
+            if not (is_out or is_result) or known.device != info.device:
+                continue
+            if share_memory(known, known.pointer, info, info.pointer):
+                first, second = (name, other) if is_out else (other, name)
+                raise ArgumentError(
+                    f"{first} shares memory with {second}, and products of one launch have no order",
+                    help="pass arrays of their own memory, or none",
+                )
+        if begin < end:
+            before.append((end, name, info, is_out))
 
 
 def _launch_list(
@@ -402,8 +427,8 @@ def _check_out(name: str, infos: dict[str, ArrayInfo], shape: Shape) -> None:
         raise ArgumentError(
             f"{name} is read-only, or its elements share memory", help="pass an array of its own memory"
         )
-    for other in ("a", "b"):
-        if share_memory(infos[other], infos[other].pointer, out, out.pointer):
+    for other in ("a", "b", "offsets"):
+        if other in infos and share_memory(infos[other], infos[other].pointer, out, out.pointer):
             raise ArgumentError(f"{name} shares memory with {other}, which is read while it is written")
 
 

@@ -10,7 +10,7 @@ from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.kernels._loss_kernels import cross_entropy_gradient, cross_entropy_rows
-from tilewright.kernels.operands import FLOATS, Operand, check_together, read, result, rows_of
+from tilewright.kernels.operands import FLOATS, Operand, check_together, launcher, read, result, rows_of
 from tilewright.kernels.rows import plan_rows
 from tilewright.runtime.views import View
 
@@ -37,7 +37,7 @@ def cross_entropy(
     `logits` has the columns as its last mode, and types and strides as `tw.softmax` takes; `labels`, int32 or int64,
     has the shape of the others. Each logit is read once, whatever the length of the rows. Losses are float32 (float64
     of float64); `out` may have another of these types. The loss of a row whose label is `ignore_index` is 0. A label
-    that is no column gives NaN. With `label_smoothing` e, the label counts 1 - e, and every column e / columns.
+    that is not a column gives NaN. With `label_smoothing` e, the label counts 1 - e, and every column e / columns.
 
     With `statistics` the result is a triple: the losses, and for the backward pass the greatest logit of each row and
     the sum of exp(logit - greatest).
@@ -56,7 +56,7 @@ def cross_entropy(
         plan = plan_rows(source.dtype.bits, rows.columns, rows.vector)
         if plan.block[0] > MOST_THREADS:
             plan = plan_rows(source.dtype.bits, MOST_THREADS * 512 // source.dtype.bits, rows.vector)
-        kernel = cross_entropy_rows.configure(min_blocks=plan.min_blocks)[plan.grid(rows.count), plan.block]
+        kernel = launcher(cross_entropy_rows, plan.grid(rows.count), plan.block, plan.min_blocks)
         kernel(
             _flat(losses), *(None if v is None else _flat(v) for v in (top, total)), rows.views[0], _flat(target),
             _whole(ignore_index), kind.numpy.type(number), plan.tiles, plan.held, bool(number),
@@ -109,7 +109,7 @@ def cross_entropy_backward(
         plan = plan_rows(bits, min(rows.columns, 128 * 512 // bits), rows.vector)
         width = max(1, min(rows.vector, 16) // (bits // 8))
         blocks = plan.grid(rows.count) * -(-rows.columns // plan.held)
-        cross_entropy_gradient[blocks, plan.block](
+        launcher(cross_entropy_gradient, blocks, plan.block)(
             rows.views[0], _flat(factor), rows.views[1], _flat(target), *map(_flat, numbers),
             _whole(ignore_index), kind.numpy.type(number), plan.tiles, plan.held, width,
         )  # fmt: skip

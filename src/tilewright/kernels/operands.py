@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any  # Any: arrays of any library
 
 from tilewright.arch import VECTOR_BYTES
@@ -78,6 +79,12 @@ def _check_tensor(function: str, name: str, tensor: Any) -> None:
             help=f"gradients flow through tw.torch.{function.removesuffix('_backward')}; or pass {name}.detach(), "
             "or call it in torch.no_grad()",
         )
+
+
+@lru_cache(maxsize=1024)
+def launcher(kernel: Any, grid: Any, block: Any, min_blocks: int | None = None) -> Any:  # Any: a kernel, its launcher
+    """Return what launches a kernel on a grid, the same object each time."""
+    return (kernel if min_blocks is None else kernel.configure(min_blocks=min_blocks))[grid, block]
 
 
 def check_together(operands: Sequence[Operand]) -> None:

@@ -14,7 +14,7 @@ from tilewright.dtypes import ALL, FLOAT8, uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.kernels._permute_kernels import THREADS, copy_rows, transpose_tiles
-from tilewright.kernels.operands import Operand, Shape, join_modes, read, result
+from tilewright.kernels.operands import Operand, Shape, join_modes, launcher, read, result
 from tilewright.runtime.views import View
 
 _BITS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
@@ -161,7 +161,7 @@ def _copy(target: Operand, source: Operand, shape: Shape, strides: Shape) -> Non
     tall, wide = plan.smem.shape
     blocks = -(-rows // tall) * -(-columns // wide) * math.prod(move.extents[n] for n in batch)
     y, x = seen(target, move.to, (fastest, last)), seen(source, move.source, (last, fastest))
-    transpose_tiles[blocks, plan.threads](y, x, plan.smem, plan.load, plan.store)
+    launcher(transpose_tiles, blocks, plan.threads)(y, x, plan.smem, plan.load, plan.store)
 
 
 def _copy_rows(move: Move, y: View, x: View) -> None:
@@ -173,7 +173,7 @@ def _copy_rows(move: Move, y: View, x: View) -> None:
     tiles = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(threads), tw.Layout(max(1, width)))
     held, beside = threads * each, _ROW // threads
     rows = math.prod(move.extents[:-1])
-    copy_rows[-(-rows // beside) * -(-columns // held), (threads, beside)](y, x, tiles, held)
+    launcher(copy_rows, -(-rows // beside) * -(-columns // held), (threads, beside))(y, x, tiles, held)
 
 
 def _order(axes: Any, rank: int) -> Shape:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType, bfloat16, float16, float32
+from tilewright.dtypes import DType, bfloat16, float16, float32, float64
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
@@ -24,6 +24,7 @@ from tilewright.kernels.weights import (
 
 Array = np.ndarray[Any, Any]
 SCALES = (float16, bfloat16, float32)
+FAR = 1 << 32  # beyond zeros of any weights
 # Where AWQ has the eight columns of an int32: bits 4 i of a word hold column AWQ_COLUMNS[i].
 AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -62,8 +63,14 @@ class Quantized:
         """Return x with its columns in the order in which the rows of the weights are packed."""
         if self.order is None:
             return x
-        if tuple(x.shape[-1:]) != (self.format.k,):
-            raise ArgumentError(f"the shapes {tuple(x.shape)} and {self.shape} have no product")
+        shape = getattr(x, "shape", None)
+        if shape is None or not hasattr(x, "__getitem__"):
+            raise ArgumentError(
+                f"a is a {type(x).__name__}, and its columns are taken in the order of the weights: a[..., order]",
+                help="pass an array of NumPy, torch or CuPy",
+            )
+        if tuple(shape[-1:]) != (self.format.k,):
+            raise ArgumentError(f"the shapes {tuple(shape)} and {self.shape} have no product")
         return x[..., self.order]
 
     @hiding_frames
@@ -136,7 +143,7 @@ class Quantizer:
         Arrays are those of NumPy, torch, CuPy, or in the CPU's memory; they are packed on the host, and the result is
         where `w` is. Raises `ArgumentError` for shapes, types and numbers that do not fit.
         """
-        _check_bits(bits)
+        bits = _bits(bits)
         codes, scales = _matrix(w, "w"), _scales(scale)
         if codes.dtype.kind not in "iu":
             raise ArgumentError(
@@ -171,7 +178,7 @@ class Quantizer:
         >>> weights.dequantised()[:, 0].tolist()
         [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0]
         """
-        _check_bits(bits)
+        bits = _bits(bits)
         if format not in ("gptq", "gptq_v2"):
             raise ArgumentError(f"format is 'gptq' or 'gptq_v2', got {format!r}")
         words, given = _words(qweight, "qweight"), _scales(scales)
@@ -233,12 +240,13 @@ def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False
     takes what they give. Raises `ArgumentError` for weights that are not finite, and for scales that their type does
     not hold.
     """
-    _check_bits(bits)
+    bits = _bits(bits)
     values = _matrix(w, "w")
     if values.dtype.kind in "iub":
         raise ArgumentError(f"w is {values.dtype}, and tw.quantize rounds floats", help="tw.quantized packs integers")
     of = _scale_type(scale_dtype, values)
-    values = values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
     if not np.isfinite(values).all():
         raise ArgumentError("w has numbers that are not finite, which no group of weights can hold")
     k, n = values.shape
@@ -246,22 +254,22 @@ def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False
     groups = -(-k // rows)
     parts = np.pad(values, ((0, groups * rows - k), (0, 0))).reshape(groups, rows, n)
     low, high = (parts.min(1), parts.max(1)) if parts.size else (np.zeros((groups, n), np.float32),) * 2
-    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    low, high = (x.astype(np.float64) for x in (np.minimum(low, 0), np.maximum(high, 0)))  # whose difference is finite
     steps, middle = 2**bits - 1, 2 ** (bits - 1)
-    reach = np.maximum(high, -low) / np.float32(middle - 1) if symmetric else (high - low) / np.float32(steps)
+    reach = np.maximum(high, -low) / (middle - 1) if symmetric else (high - low) / steps
     scales = _rounded_scales(reach, of)
     wide = scales.astype(np.float32)
     zeros = (
         np.full((groups, n), middle, np.int16) if symmetric else np.rint(-low / wide).clip(0, steps).astype(np.int16)
     )
     codes = (np.rint(parts / wide[:, None]) + zeros[:, None]).clip(0, steps).astype(np.uint8)
-    return _packed(codes.reshape(-1, n)[:k], scales, zeros, bits, rows, w)
+    return _packed(codes.reshape(groups * rows, n)[:k], scales, zeros, bits, rows, w)
 
 
 def _rounded_scales(reach: Array, of: DType) -> Array:
     """Return scales in their type, 1 where a group has nothing but zeros; raise where the type does not hold them."""
     with np.errstate(over="ignore"):
-        scales = np.where(reach == 0, np.float32(1), reach).astype(of.numpy)
+        scales = np.where(reach == 0, 1, reach).astype(of.numpy)
     wide = scales.astype(np.float32)
     if not np.isfinite(wide).all():
         raise ArgumentError(
@@ -273,7 +281,7 @@ def _rounded_scales(reach: Array, of: DType) -> Array:
 
 def _scale_type(asked: Any, values: Array) -> DType:
     if asked is None:
-        own = as_dtype(values.dtype)
+        own = _element(values, "w")
         return own if own in (float16, bfloat16) else float16
     try:
         found = as_dtype(asked)
@@ -314,9 +322,10 @@ def _packed(
     )
 
 
-def _check_bits(bits: int) -> None:
-    if bits not in BITS:
-        raise ArgumentError(f"bits is 4 or 8, got {bits!r}")
+def _bits(asked: object) -> int:
+    if isinstance(asked, (int, np.integer)) and int(asked) in BITS:
+        return int(asked)
+    raise ArgumentError(f"bits is 4 or 8, got {asked!r}")
 
 
 def _group(asked: int | None, k: int, groups: int) -> int:
@@ -373,22 +382,32 @@ def _words(array: Any, name: str) -> Array:
 
 def _scales(array: Any) -> Array:
     found = _matrix(array, "scale")
-    if as_dtype(found.dtype) not in SCALES:
+    if _element(found, "scale") not in SCALES:
         raise ArgumentError(f"scale is {found.dtype}, and scales are {', '.join(map(str, SCALES))}", help="convert it")
     return found
 
 
 def _zeros(array: Any) -> Array:
     found = _matrix(array, "zero")
-    if found.dtype.kind in "iu":
-        return found.astype(np.int64)
-    whole = np.rint(found.astype(np.float32))
-    if not np.array_equal(whole, found.astype(np.float32)):
-        raise ArgumentError(
-            "zero has fractions, and zeros are whole numbers",
-            help="add what they make of each group in an epilogue, or round them",
-        )
-    return whole.astype(np.int64)
+    if found.dtype.kind not in "iu" and _element(found, "zero") not in (*SCALES, float64):
+        raise ArgumentError(f"zero is {found.dtype}, and zeros are whole numbers", help="pass them as int32")
+    if found.dtype.kind not in "iu":
+        found = found.astype(np.float64)
+        if not np.array_equal(np.rint(found), found):  # NaN too
+            raise ArgumentError(
+                "zero has fractions, and zeros are whole numbers",
+                help="add what they make of each group in an epilogue, or round them",
+            )
+    if found.size and not -FAR <= found.min() <= found.max() <= FAR:
+        raise ArgumentError(f"zero has numbers from {found.min()} to {found.max()}, beyond weights of any bits")
+    return found.astype(np.int64)
+
+
+def _element(array: Array, name: str) -> DType:
+    try:
+        return as_dtype(array.dtype)
+    except TypeError:
+        raise ArgumentError(f"{name} is {array.dtype}, which is not an element type of Tilewright") from None
 
 
 def _matrix(array: Any, name: str) -> Array:

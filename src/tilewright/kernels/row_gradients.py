@@ -19,7 +19,7 @@ from tilewright.kernels._row_gradient_kernels import (
     softmax_gradient_long,
     weight_gradient_long,
 )
-from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, read, result, rows_of
+from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, launcher, read, result, rows_of
 from tilewright.kernels.rows import RESIDENT, RowPlan, plan_rows, read_vector
 from tilewright.runtime import driver
 from tilewright.runtime.views import View
@@ -72,7 +72,7 @@ def _softmax_backward(function: str, grad: Any, y: Any, axis: int, out: Any, is_
         rows = rows_of((target, gradient, values), axis)
         plan = plan_rows(_bits(rows), rows.columns, rows.vector, PAIR_BYTES)
         kernel = softmax_gradient_long if plan.is_long else softmax_gradient_held
-        launch = kernel.configure(min_blocks=plan.min_blocks)[plan.grid(rows.count), plan.block]
+        launch = launcher(kernel, plan.grid(rows.count), plan.block, plan.min_blocks)
         launch(*rows.views, plan.tiles, plan.held, is_log)
     return target.array
 
@@ -181,7 +181,7 @@ def _launch_norm(
         blocks = max(1, min(plan.grid(rows.count), max(processors * resident, 1), -(-plan.grid(rows.count) // 8)))
         blocks = max(blocks, min(plan.grid(rows.count), processors))
         parts = partial(blocks * plan.block[1])
-        kernel = norm_gradient_held.configure(min_blocks=resident)[blocks, plan.block]
+        kernel = launcher(norm_gradient_held, blocks, plan.block, resident)
         kernel(dx, *parts, dy, x, *numbers, weight, plan.tiles, plan.held, layout, is_ahead)
     else:
         parts = []
@@ -190,9 +190,11 @@ def _launch_norm(
             across = -(-rows.columns // strip.held)
             down = max(1, min(rows.count, -(-processors * 8 // across)))
             parts = partial(down)
-            weight_gradient_long[(across, down), strip.block](*parts, dy, x, *numbers, strip.tiles, strip.held)
+            launcher(weight_gradient_long, (across, down), strip.block)(
+                *parts, dy, x, *numbers, strip.tiles, strip.held
+            )
         # After the sums: dx may be dy or x itself.
-        launch = norm_gradient_long.configure(min_blocks=plan.min_blocks)[rows.count, plan.block]
+        launch = launcher(norm_gradient_long, rows.count, plan.block, plan.min_blocks)
         launch(dx, dy, x, *numbers, weight, plan.tiles, plan.held)
     for out, part in zip(sums, parts, strict=False):
         if out is not None:
@@ -200,7 +202,7 @@ def _launch_norm(
 
 
 def _add_rows(out: Operand, partial: View | None) -> None:
-    add_rows[-(-out.shape[0] // COLUMNS), (COLUMNS, GROUPS)](out.view(out.shape, (1,)), partial)
+    launcher(add_rows, -(-out.shape[0] // COLUMNS), (COLUMNS, GROUPS))(out.view(out.shape, (1,)), partial)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from tilewright.dtypes import DType, bfloat16, float16, float32, float64
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.kernels._row_kernels import norm_held, norm_long, softmax_held, softmax_long
-from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, read, result, rows_of
+from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, launcher, read, result, rows_of
 
 BYTES = 64  # of a row that a thread holds
 SMALLEST_BLOCK = 128
@@ -111,8 +111,8 @@ def _softmax(function: str, x: Any, axis: int, out: Any, is_log: bool) -> Any:
     if 0 not in source.shape:
         rows = rows_of((target, source), axis)
         plan = _plan(rows)
-        kernel = (softmax_long if plan.is_long else softmax_held).configure(min_blocks=plan.min_blocks)
-        kernel[plan.grid(rows.count), plan.block](*rows.views, plan.tiles, plan.held, is_log)
+        kernel = softmax_long if plan.is_long else softmax_held
+        launcher(kernel, plan.grid(rows.count), plan.block, plan.min_blocks)(*rows.views, plan.tiles, plan.held, is_log)
     return target.array
 
 
@@ -173,9 +173,7 @@ def _norm(
     kind = float64 if source.dtype == float64 else float32
     number = epsilon(function, eps, source.dtype)
     if statistics and columns == 0:
-        raise ArgumentError(
-            "rows of x have no elements, and there is no mean of none", help="leave out statistics=True"
-        )
+        raise ArgumentError("rows of x have no elements, and have no mean", help="leave out statistics=True")
     target = result(function, out, source, source.shape, source.dtype, reads=vectors, may_be=(source,))
     mean, scale = (
         result(function, None, source, source.shape[:-1], kind) if wanted else None
@@ -188,9 +186,9 @@ def _norm(
     plan = _plan(rows)
     vector = {v.name: v.view(v.shape, v.info.strides) for v in vectors}
     numbers = (None if v is None else v.view((rows.count,), (1,)) for v in (mean, scale))
-    kernel = (norm_long if plan.is_long else norm_held).configure(min_blocks=plan.min_blocks)
+    kernel = norm_long if plan.is_long else norm_held
     y_rows, x_rows = rows.views
-    kernel[plan.grid(rows.count), plan.block](
+    launcher(kernel, plan.grid(rows.count), plan.block, plan.min_blocks)(
         y_rows, *numbers, x_rows, vector.get("weight"), vector.get("bias"), kind.numpy.type(number),
         plan.tiles, plan.held, is_centred,
     )  # fmt: skip

@@ -105,6 +105,9 @@ def check_group(group: int, k: int) -> int:
     >>> check_group(-1, 300), check_group(64, 300)
     (384, 64)
     """
+    if isinstance(group, bool) or not isinstance(group, (int, np.integer)):
+        raise ArgumentError(f"group is a number of rows, got {group!r}")
+    group = int(group)
     if group == -1:
         return max(-(-k // CHUNK), 1) * CHUNK
     if group not in (32, 64) and (group < CHUNK or group % CHUNK):

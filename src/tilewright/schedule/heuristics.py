@@ -7,24 +7,22 @@ kernel can be printed, is taken; the last is the plan as it stands, so there alw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from tilewright import dtypes
 from tilewright.errors import ScheduleError, TilewrightError
-from tilewright.schedule import transforms
-from tilewright.schedule.affine import Affine, Index
-from tilewright.schedule.arrays import Array, ArrayLayout, Load, Role
+from tilewright.schedule.affine import Index
+from tilewright.schedule.arrays import Array, ArrayLayout, Role
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.crossings import crossings
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, at_places
+from tilewright.schedule.loop_nest import Access, Loop, LoopNest
 from tilewright.schedule.memory_spaces import Location
 from tilewright.schedule.mma_shapes import MMAShape
-from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.parameters import DelayedParameter
+from tilewright.schedule.products import moving, ordered, product_of, split_by
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.values import Apply, Convert, Expression
+from tilewright.schedule.warpgroup_choice import warpgroup_attempts
 
 _ROW_OF_THREADS, _ROWS_OF_THREADS, _ONLY_THREADS = 32, 8, 256  # of two loops, and of one
 _SQUARE_OF_THREADS = 16  # of a nest whose threads share what they read
@@ -48,9 +46,9 @@ class Planned(Protocol):
     def build(self) -> Any: ...  # Any: a `ScheduledKernel`
 
 
-def best_of(plan: Planned) -> Any:  # Any: a plan
+def best_of(plan: Planned, precision: str) -> Any:  # Any: a plan
     """Return the first attempt at a plan that can be built, or the plan itself where there is none."""
-    for attempt in _attempts(plan):
+    for attempt in _attempts(plan, precision == "tf32"):
         try:
             found = attempt()
             if found is not None:
@@ -61,8 +59,11 @@ def best_of(plan: Planned) -> Any:  # Any: a plan
     return plan
 
 
-def _attempts(plan: Planned) -> Iterator[Callable[[], Any]]:  # Any: a plan, or None where the attempt says nothing
-    for shape in _shapes(plan):
+def _attempts(plan: Planned, is_rounded: bool) -> Iterator[Callable[[], Any]]:  # Any: a plan, or None: no attempt
+    product = product_of(plan.nest)
+    if product is not None:
+        yield from warpgroup_attempts(plan, product, is_rounded)
+    for shape in _shapes(plan, is_rounded):
         for number in (2, 1):
             yield partial(_on_matrix_instructions, plan, shape, warps=number, tiles=number)
     for shared, private in ((True, True), (False, True), (False, False)):
@@ -72,69 +73,22 @@ def _attempts(plan: Planned) -> Iterator[Callable[[], Any]]:  # Any: a plan, or 
 # --- products on matrix instructions -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Product:
-    """C += A * B: the loops that move C with A, C with B, A with B, and all three."""
-
-    a: Array
-    b: Array
-    c: Array
-    rows: tuple[Loop, ...]
-    columns: tuple[Loop, ...]
-    sums: tuple[Loop, ...]
-    batches: tuple[Loop, ...]
-
-
-def _product_of(nest: LoopNest) -> _Product | None:
-    if len(nest.parts) != 1 or len(nest.parts[0].statements) != 1 or nest.parts[0].conditions:
-        return None
-    if nest.parts[0].statements[0].store.guards:
-        return None
-    statement = at_places(nest.parts[0].statements[0], nest.parts[0].places)
-    factors = _factors(statement.reduction[1]) if statement.reduction and statement.reduction[0] == "+" else None
-    if factors is None:
-        return None
-    a, b = factors
-    in_a, in_b, in_c = (_moving(place) for place in (a.place, b.place, statement.store.place))
-    groups: dict[tuple[bool, bool, bool], list[Loop]] = {}
-    for loop in nest.loops:
-        groups.setdefault((loop.index in in_a, loop.index in in_b, loop.index in in_c), []).append(loop)
-    found = [groups.pop(key, []) for key in ((True, False, True), (False, True, True), (True, True, False))]
-    batches = groups.pop((True, True, True), [])
-    if groups or not all(found):
-        return None
-    rows, columns, sums = map(tuple, found)
-    return _Product(a.array, b.array, statement.store.array, rows, columns, sums, tuple(batches))
-
-
-def _factors(value: Expression) -> tuple[Load, Load] | None:
-    while isinstance(value, Convert):
-        value = value.value
-    if not isinstance(value, Apply) or value.name != "*" or len(value.arguments) != 2:
-        return None
-    first, second = (x.value if isinstance(x, Convert) else x for x in value.arguments)
-    return (first, second) if isinstance(first, Load) and isinstance(second, Load) else None
-
-
-def _moving(place: Sequence[Affine]) -> set[Any]:  # Any: indices and dimensions
-    return {symbol for mode in place for symbol in mode.symbols()}
-
-
-def _shapes(plan: Planned) -> list[MMAShape]:
-    """Return the shapes for a product, none where an instruction would round the operands: tf32 of float32."""
-    product = _product_of(plan.nest)
+def _shapes(plan: Planned, is_rounded: bool) -> list[MMAShape]:
+    """Return a warp's shapes for a product; none that round operands, float32 to tf32, unless that is asked for."""
+    product = product_of(plan.nest)
     if product is None or product.a.element_type is not product.b.element_type:
         return []
     given = product.a.element_type
-    if given is dtypes.float32 and not plan.target.arch.is_amd:
+    if given is dtypes.float32 and not is_rounded and not plan.target.arch.is_amd:
         return []
     sums = dtypes.float32 if given.is_float else dtypes.int32
-    return [s for s in plan.target.tensor_core_info.shapes(given, sums) if s.num_blocks == 1]
+    found = plan.target.tensor_core_info.shapes(given, sums)
+    return [shape for shape in found if shape.num_blocks == 1 and not shape.is_of_warpgroup]
 
 
 def _on_matrix_instructions(plan: Planned, shape: MMAShape, warps: int, tiles: int) -> Any:  # Any: a plan, or None
     """Blocks of warps x warps warps, of tiles x tiles tiles each; A and B come through shared memory."""
-    product = _product_of(plan.nest)
+    product = product_of(plan.nest)
     assert product is not None
     i, j, k = product.rows[-1], product.columns[-1], product.sums[-1]
     step = shape.k * max(1, 32 // shape.k) if warps > 1 else shape.k
@@ -142,18 +96,18 @@ def _on_matrix_instructions(plan: Planned, shape: MMAShape, warps: int, tiles: i
     if any(loop.step != 1 or loop.trips is None or loop.trips % size for loop, size in sizes.items()):
         return None
     nest = plan.nest
-    nest, i_warp = _split(nest, i.index, sizes[i], "_warp")
-    nest, j_warp = _split(nest, j.index, sizes[j], "_warp")
-    nest, i_tile = _split(nest, i_warp, shape.m * tiles, "_tile")
-    nest, j_tile = _split(nest, j_warp, shape.n * tiles, "_tile")
-    nest, k_step = _split(nest, k.index, step, "_step")
-    nest, ii = _split(nest, i_tile, shape.m, "")
-    nest, jj = _split(nest, j_tile, shape.n, "")
-    nest, kk = _split(nest, k_step, shape.k, "")
+    nest, i_warp = split_by(nest, i.index, sizes[i], "_warp")
+    nest, j_warp = split_by(nest, j.index, sizes[j], "_warp")
+    nest, i_tile = split_by(nest, i_warp, shape.m * tiles, "_tile")
+    nest, j_tile = split_by(nest, j_warp, shape.n * tiles, "_tile")
+    nest, k_step = split_by(nest, k.index, step, "_step")
+    nest, ii = split_by(nest, i_tile, shape.m, "")
+    nest, jj = split_by(nest, j_tile, shape.n, "")
+    nest, kk = split_by(nest, k_step, shape.k, "")
     blocks = [loop.index for loop in (*product.batches, *product.rows, *product.columns)]
     sums = [loop.index for loop in product.sums]
     order = (*blocks, i_warp, j_warp, *sums, k_step, i_tile, j_tile, ii, jj, kk)
-    made = plan.restarted(_ordered(nest, order))
+    made = plan.restarted(ordered(nest, order))
     made.bind({tuple(blocks): GridUnit.BLOCK_X})
     if warps > 1:
         made.bind({i_warp: GridUnit.WARP_Y, j_warp: GridUnit.WARP_X})
@@ -163,18 +117,6 @@ def _on_matrix_instructions(plan: Planned, shape: MMAShape, warps: int, tiles: i
             made.cache(operand, index=k_step, pipeline_stages=2)
     made.cache(product.c, index=sums[0], location=Location.MMA_FRAGMENT)
     return made
-
-
-def _split(nest: LoopNest, index: Index, size: int, ending: str) -> tuple[LoopNest, Index]:
-    name = index.name.partition("_")[0]
-    inner = Index(f"{name}{ending}" if ending else f"{name}{name[-1]}")
-    return transforms.split(nest, index, size, inner), inner
-
-
-def _ordered(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
-    changed = transforms.reorder(nest, order)
-    refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
-    return changed
 
 
 # --- any nest on threads -----------------------------------------------------------------------------------------
@@ -201,13 +143,13 @@ def _on_threads(plan: Planned, *, shared: bool, private: bool) -> Any:  # Any: a
         if trips is not None and trips <= size:
             bound[index] = unit
             continue
-        nest, inner = _split(nest, index, size, "")
+        nest, inner = split_by(nest, index, size, "")
         bound[inner] = unit
         blocks.append(index)
     steps = [index for index in nest.order if index not in blocks and index not in bound]
     inner_step = None
     if reused and steps and _is_long(nest.loop(steps[-1])):
-        nest, inner_step = _split(nest, steps[-1], _STEPS, "")
+        nest, inner_step = split_by(nest, steps[-1], _STEPS, "")
     made = plan.restarted(nest)
     if blocks:
         bound[tuple(sorted(blocks, key=nest.position))] = GridUnit.BLOCK_X
@@ -255,8 +197,8 @@ def _reused(plan: Planned, threads: Sequence[Index]) -> list[Array]:
         accesses = plan.accesses(array)
         if array.rank == 0 or any(access.is_write for access in accesses) or array.role is Role.CONST:
             continue
-        moving = [_moving(access.place) for access in accesses]
-        is_shared = any(index not in symbols for symbols in moving for index in threads)
+        moved = [moving(access.place) for access in accesses]
+        is_shared = any(index not in symbols for symbols in moved for index in threads)
         if len(threads) > 1 and (is_shared or len({access.place for access in accesses}) > 1):
             found.append(array)
     return found
@@ -271,7 +213,7 @@ def _held(plan: Planned) -> list[Array]:
     for array in _arrays(plan.nest):
         accesses = plan.accesses(array)
         places = {access.place for access in accesses}
-        if any(a.is_write for a in accesses) and len(places) == 1 and not _moving(next(iter(places))) & set(serial):
+        if any(a.is_write for a in accesses) and len(places) == 1 and not moving(next(iter(places))) & set(serial):
             found.append(array)
     return found
 

@@ -122,21 +122,27 @@ class Plan(PlanState, Recorder):
         self.producer: bool = with_producer
         self.blocks: int | None = self.blocks if blocks is None else blocks
 
-    def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
+    def auto(self, *heuristics: NoneCacheHeuristics, precision: str = "ieee") -> Plan:
         """Choose bindings, tiles, caches and matrix instructions, and return the plan itself.
 
         It attempts, in this order, and takes the first that every check lets pass:
 
+        - on sm_90a a product C += A * B of static extents by warpgroups, in the tile that a model of a multiprocessor
+          puts first, with a producer that fills stages by TMA; rows of A and B are multiples of 16 bytes apart;
         - a product C += A * B of static extents on matrix instructions, in blocks of 2 x 2 warps of 2 x 2 tiles with A
-          and B in shared memory, or of one warp and one tile; not where an instruction rounds its operands (tf32);
+          and B in shared memory, or of one warp and one tile; not where an instruction rounds its operands, unless
+          `precision="tf32"` says that float32 may be rounded;
         - all loops whose iterations are independent on blocks and threads, the one with the most contiguous accesses
           along THREAD_X; arrays whose elements several threads of a block read in shared memory, and sums in registers;
         - the same without shared memory, then without registers; the plan as it stands.
 
         The order of what depends on one another is never changed. With heuristics it adds their caches instead, whose
         parameters `Package.add` then chooses. Raises `ScheduleError` for a plan on which something was chosen already,
-        or that waits for parameters. Source: Accera, `Plan.auto`.
+        or that waits for parameters, and for a precision that is neither "ieee" nor "tf32". Source: Accera,
+        `Plan.auto`.
         """
+        if precision not in ("ieee", "tf32"):
+            raise ScheduleError(f"auto: precision={precision!r}", help='"ieee", or "tf32" to round float32 to it')
         for heuristic in heuristics:
             if not isinstance(heuristic, NoneCacheHeuristics):
                 raise ScheduleError(
@@ -152,7 +158,7 @@ class Plan(PlanState, Recorder):
                 "auto chooses bindings, caches and all else, and this plan has some or waits for parameters",
                 help="call it on a new plan: schedule.create_plan(target).auto()",
             )
-        best = best_of(self)
+        best = best_of(self, precision)
         self.__dict__.update(vars(best))
         return self
 

@@ -123,13 +123,19 @@ class WarpgroupTiles(Tiles):
     # --- sums --------------------------------------------------------------------------------------------
 
     def read_target(self, block: int, view: View, fragment: Tensor) -> None:
-        """Read C into the registers of sums, unless the first products set them."""
+        """Read C into the registers of sums, unless the first products set them.
+
+        Elements that are converted on their way get a fence of their own: NVRTC otherwise moves the conversions into
+        the loop around the products, where ptxas lets each product wait for the one before (C7514).
+        """
         if self._begins_by_products:
             return
         if self.tile.prologue[0] is MMAFragmentOp.SET and self.tile.prologue[1] == 0:
             clear(fragment)
             return
         super().read_target(block, view, fragment)
+        if self.tile.c.array.element_type is not self.tile.recipe.dtype_c:
+            wgmma_fence()
 
     def _write_back(self, filling: Filling, tiles: list[int], accumulators: list[Tensor]) -> None:
         """Emit the stores of all tiles of C in a region, by TMA where the cache says so."""

@@ -15,6 +15,7 @@ from tilewright.torch.patching import PatchRow as PatchRow
 from tilewright.torch.patching import patch as patch
 from tilewright.torch.products import matmul as matmul
 from tilewright.torch.products import matmul_operator as matmul_operator
+from tilewright.torch.rotary import rope as rope
 from tilewright.torch.rows import layer_norm as layer_norm
 from tilewright.torch.rows import log_softmax as log_softmax
 from tilewright.torch.rows import rms_norm as rms_norm
@@ -22,6 +23,6 @@ from tilewright.torch.rows import softmax as softmax
 
 __all__ = [
     "op", "Operator", "matmul", "matmul_operator", "softmax", "log_softmax", "rms_norm", "layer_norm", "permute",
-    "cross_entropy",
+    "cross_entropy", "rope",
     "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

@@ -125,7 +125,7 @@ def cross_entropy(
     Arguments are those of `torch.nn.functional.cross_entropy` for labels of classes: `input` is (N, C), (C) or (N, C,
     d1, ...), and `target` has the shape without C. Sums and losses are computed in float32 (float64), whatever autocast
     says; the result has the input's type, and under autocast float32. Gradients have gradients. On a GPU a label that
-    is no class gives NaN; on the CPU it is torch's `IndexError`.
+    is not a class gives NaN; on the CPU it is torch's `IndexError`.
 
     Raises `ArgumentError` for probabilities as the target, another reduction, and weights with label smoothing.
     """

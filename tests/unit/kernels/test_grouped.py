@@ -142,6 +142,9 @@ def test_out_is_written_in_place() -> None:
 
 
 A, B, E = np.zeros((6, 8), np.float16), np.zeros((2, 8, 4), np.float16), np.array([2, 6], np.int32)
+OUT, SQUARE = np.zeros((6, 4), np.float16), np.zeros((8, 8), np.float16)
+ROOM = np.zeros(24, np.float16)
+ROOM.view(np.int32)[:2] = 2, 6
 REFUSED = [
     (lambda: tw.grouped_matmul(A, B, E.astype(np.float32)), "offsets is a vector of int32 or int64, got float32"),
     (lambda: tw.grouped_matmul(A, B, E[::-1]), r"offsets\[1\] is 2, and the group begins at 6"),
@@ -160,6 +163,17 @@ REFUSED = [
         lambda: tw.grouped_matmul(A.astype(np.float32), B.astype(np.float32), E, precision="tf32x3"),
         "precision='tf32x3' is for tw.matmul",
     ),
+    (lambda: tw.grouped_matmul([A, A], [B[0]] * 2, out=[OUT, OUT]), r"out\[1\] shares memory with out\[0\]"),
+    (lambda: tw.grouped_matmul([A, A], [B[0]] * 2, out=[OUT[::-1], OUT]), r"out\[.\] shares memory with out\[.\]"),
+    (
+        lambda: tw.grouped_matmul([A, SQUARE], [B[0], SQUARE], out=[SQUARE[:6, :4], np.ones_like(SQUARE)]),
+        r"out\[0\] sh",
+    ),
+    (
+        lambda: tw.grouped_matmul([A, A], [B[0], SQUARE], out=[SQUARE[2:, 4:], np.ones((6, 8), np.float16)]),
+        r"with b\[1\]",
+    ),
+    (lambda: tw.grouped_matmul(A, B, ROOM.view(np.int32)[:2], out=ROOM.reshape(6, 4)), "shares memory with offsets"),
     (lambda: tw.grouped_matmul("x", B, E), "a is a str, and grouped_matmul takes arrays"),
     (lambda: tw.grouped_matmul(A, B, E, out_dtype="x"), "out_dtype is not an element type"),
 ]
@@ -169,6 +183,13 @@ REFUSED = [
 def test_refusals(call: Any, message: str) -> None:
     with pytest.raises(tw.ArgumentError, match=message):
         call()
+
+
+def test_results_may_alternate_in_memory_and_operands_be_shared() -> None:
+    room, b = np.zeros((6, 8), np.float16), whole(1, (8, 4), np.float16)
+    a = whole(0, (6, 8), np.float16)
+    tw.grouped_matmul([a, a], [b, b], out=[room[:, :4], room[:, 4:]])
+    assert np.array_equal(room, np.hstack([a @ b] * 2))
 
 
 def compiled(arch: str, dtype: tw.DType, ragged: str, rest: int) -> Any:

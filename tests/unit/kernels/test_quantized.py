@@ -256,6 +256,7 @@ def test_groups_of_one_number_are_kept() -> None:
 
 
 W, S = np.zeros((64, 4), np.uint8), np.ones((2, 4), np.float16)
+BY_GROUPS = tw.quantized.from_gptq(np.zeros((8, 4), np.int32), None, np.ones((2, 4), np.float16), np.arange(64) % 2)
 REFUSED = [
     (lambda: tw.quantized(W.astype(np.float32), S), "w is float32, and weights are whole numbers"),
     (lambda: tw.quantized(W + 16, S), "w has numbers from 16 to 16"),
@@ -271,6 +272,18 @@ REFUSED = [
     (lambda: tw.quantized(W, np.ones((3, 4), np.float16)), "3 groups do not divide 64 rows"),
     (lambda: tw.quantized.from_gptq(W, None, S), "qweight is uint8, and packed numbers are int32"),
     (lambda: tw.quantized.from_gptq(W.view(np.int32), None, S, format="other"), "format is 'gptq' or 'gptq_v2'"),
+    (lambda: tw.quantized(W, S.astype(np.complex64)), "scale is complex64, which is not an element type"),
+    (lambda: tw.quantized(W, S, group=128.0), "group is a number of rows, got 128.0"),
+    (lambda: tw.quantized(W, S, group="128"), "group is a number of rows, got '128'"),
+    (lambda: tw.quantized(W, S, bits=4.0), "bits is 4 or 8, got 4.0"),
+    (lambda: tw.quantized(W, S, bits=np.array([4, 8])), "bits is 4 or 8, got array"),
+    (lambda: tw.quantized(W.astype(np.int8), S, np.full(S.shape, 2**64 - 1, np.uint64)), "zero has numbers from 18446"),
+    (lambda: tw.quantized(W, S, np.full(S.shape, 2**63 - 1)), "zero has numbers from 9223"),
+    (lambda: tw.quantized(W, S, np.full(S.shape, np.inf)), "zero has numbers from inf"),
+    (lambda: tw.quantized(W, S, np.full(S.shape, np.nan)), "zero has fractions"),
+    (lambda: tw.quantized(W, S, np.full(S.shape, 3 + 1j)), "zero is complex128, which is not an element type"),
+    (lambda: tw.quantize(np.ones((2, 2), np.complex64)), "w is complex64, which is not an element type"),
+    (lambda: tw.matmul([1], BY_GROUPS), "a is a list, and its columns are taken"),
     (lambda: tw.quantize(W), "w is uint8, and tw.quantize rounds floats"),
     (lambda: tw.quantize(np.full((2, 2), np.nan, np.float32)), "w has numbers that are not finite"),
     (lambda: tw.quantize(np.full((2, 2), 1e9, np.float32)), "is beyond float16"),
@@ -300,3 +313,14 @@ def test_explanations_name_the_weights() -> None:
     assert found.choice is not None and "4-bit weights in groups of 128" in str(found)
     with pytest.raises(tw.ArgumentError, match="no kernel multiplies"):
         tw.matmul.explain(tw.spec(tw.float16, (4, 256)), weights, arch="sm_75").choice
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_weights_at_the_ends_of_float32_are_rounded_as_any(symmetric: bool) -> None:
+    """Neither a difference beyond float32 nor a scale below its least number loses a group."""
+    for w in (np.array([[3e38], [-3e38], [1e38]], np.float32), np.array([[1e-45], [0], [-1e-45]], np.float32)):
+        weights = tw.quantize(w, symmetric=symmetric, scale_dtype=tw.float32)
+        step = np.maximum(np.ptp(w.astype(np.float64)) / (7 if symmetric else 15), 1.5e-45)
+        assert np.abs(weights.dequantised().astype(np.float64) - w).max() <= step
+    assert tw.quantize(np.zeros((64, 0), np.float32)).shape == (64, 0)

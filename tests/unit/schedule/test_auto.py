@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.helpers.compilers import needs_nvrtc
 
+import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.schedule import (
     Array,
@@ -73,6 +76,138 @@ def test_products_that_instructions_would_round_or_not_tile_run_on_threads(
     kept = {(cache.array.name, cache.location) for cache in plan.caches}
     assert kept == {("A", Location.SHARED), ("B", Location.SHARED), ("C", Location.PRIVATE)}
     check_product(plan, arrays, *extents)
+
+
+# --- products of warpgroups --------------------------------------------------------------------------------------
+
+BF16, F16, F32, I8, I32 = tw.bfloat16, tw.float16, tw.float32, tw.int8, tw.int32
+E4M3, E5M2 = tw.float8_e4m3fn, tw.float8_e5m2
+Extents = tuple[int, int, int]
+# Extents, types of A, B and C, and how they lie: N by rows, T by columns.
+BY_WARPGROUPS: dict[str, tuple[Extents, tuple[tw.DType, tw.DType, tw.DType], str]] = {
+    "bf16 NT": ((72, 40, 144), (BF16, BF16, F32), "NTN"),
+    "bf16 NN": ((72, 40, 144), (BF16, BF16, BF16), "NNN"),
+    "bf16 TN": ((72, 40, 144), (BF16, BF16, BF16), "TNN"),
+    "bf16 TT": ((72, 80, 40), (BF16, BF16, F32), "TTN"),
+    "f16, C by columns": ((72, 40, 64), (F16, F16, F16), "NTT"),
+    "tf32": ((72, 40, 64), (F32, F32, F32), "NTN"),
+    "tf32 that threads transpose": ((72, 40, 64), (F32, F32, F32), "NNN"),
+    "fp8": ((64, 48, 128), (E4M3, E4M3, F32), "NTN"),
+    "fp8 of two kinds, transposed": ((64, 48, 128), (E4M3, E5M2, BF16), "TNN"),
+    "int8": ((64, 48, 128), (I8, I8, I32), "NTN"),
+    "few rows": ((16, 136, 80), (BF16, BF16, BF16), "NTN"),
+    "one row": ((1, 64, 64), (BF16, BF16, F32), "NTN"),
+    "one column": ((64, 1, 64), (BF16, BF16, BF16), "NTN"),
+    "less than a step": ((8, 8, 8), (BF16, BF16, BF16), "NTN"),
+    "rows of C that TMA cannot store": ((60, 50, 48), (BF16, BF16, BF16), "NTN"),
+}
+_BY = {"N": Array.Layout.FIRST_MAJOR, "T": Array.Layout.LAST_MAJOR}
+
+
+def plan_of(
+    extents: Extents, types: tuple[tw.DType, tw.DType, tw.DType], layouts: str, target: str = "NVIDIA H200"
+) -> tuple[Plan, tuple[Array, Array, Array]]:
+    """Return a plan on which nothing was called, and its arrays."""
+    m, n, k = extents
+    A = Array(Role.INPUT, types[0], (m, k), _BY[layouts[0]], name="A")
+    B = Array(Role.INPUT, types[1], (k, n), _BY[layouts[1]], name="B")
+    C = Array(Role.INPUT_OUTPUT, types[2], (m, n), _BY[layouts[2]], name="C")
+    nest = Nest(extents)
+    i, j, p = nest.indices
+    nest.iteration_logic(lambda: C.__setitem__((i, j), C[i, j] + A[i, p] * B[p, j]))
+    return nest.create_plan(Target(target)), (A, B, C)
+
+
+def check_exactly(plan: Plan, arrays: tuple[Array, Array, Array]) -> None:
+    """Run a product of small whole numbers, and compare with NumPy."""
+    drawn = np.random.default_rng(0)
+    held = [
+        np.array(
+            drawn.integers(-3, 4, x.shape).astype(x.element_type.numpy), order="F" if x.layout is _BY["T"] else "C"
+        )
+        for x in arrays
+    ]
+    a, b, c = held
+    expected = (c.astype(np.float64) + a.astype(np.float64) @ b.astype(np.float64)).astype(c.dtype)
+    plan.build("product", arrays)(a, b, c)
+    np.testing.assert_array_equal(c, expected)
+
+
+@pytest.mark.parametrize("name", BY_WARPGROUPS)
+def test_products_run_on_warpgroups_where_a_tensor_map_describes_the_factors(name: str) -> None:
+    """C is added to, tiles overhang, and all checks of the simulator are on."""
+    plan, arrays = plan_of(*BY_WARPGROUPS[name])
+    plan.auto(precision="tf32" if name.startswith("tf32") else "ieee")
+    assert plan.tensorization is not None and plan.tensorization.shape.is_of_warpgroup
+    assert plan.producer == ("transpose" not in name)
+    check_exactly(plan, arrays)
+
+
+@pytest.mark.parametrize(
+    ("extents", "type"),
+    [((48, 40, 33), BF16), ((40, 36, 44), F16), ((64, 64, 64), F32), ((64, 64, 64), tw.float64), ((64, 64, 56), I8)],
+    ids=str,
+)
+def test_products_that_warpgroups_cannot_serve_are_planned_as_before(extents: Extents, type: tw.DType) -> None:
+    """Rows that are no multiples of 16 bytes, float32 that is not to be rounded, and float64."""
+    plans = [plan_of(extents, (type, type, type), "NTN", target) for target in ("sm_90a", "sm_90")]
+    texts = [str(plan.auto()).partition("\n")[2] for plan, _ in plans]
+    assert texts[0] == texts[1]
+    check_exactly(*plans[0])
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize("layouts", ["NTN", "NNN", "TNN", "TTT"])
+@pytest.mark.parametrize(
+    "types", [(BF16, BF16, BF16), (F16, F16, F32), (F32, F32, F32), (E4M3, E4M3, BF16), (I8, I8, I32)]
+)
+def test_large_plans_compile_without_spills(types: tuple[tw.DType, tw.DType, tw.DType], layouts: str) -> None:
+    plan, arrays = plan_of((4096, 4096, 4096), types, layouts)
+    module = plan.auto(precision="tf32").build("product", arrays).lower().module
+    assert plan.tensorization is not None and plan.tensorization.shape.is_of_warpgroup
+    assert not module.resources.spills and not module.resources.stack_bytes, module.resources
+    assert "C75" not in module.log, module.log
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(16))
+def test_drawn_products_are_exact_and_compile_cleanly(seed: int) -> None:
+    """Types, sizes and layouts as they come: each has a plan that is right under all checks, and holds its sums."""
+    draw = Random(seed)
+    given = draw.choice([BF16, F16, F32, E4M3, I8])
+    few = 16 // given.bytes
+    extents = (draw.choice([1, 3, few, 40, 136]), draw.choice([1, few, 64, 200]), draw.choice([3, few, 2 * few, 72]))
+    plan, arrays = plan_of(extents, (given, given, I32 if given is I8 else F32), "".join(draw.choices("NT", k=3)))
+    plan.auto(precision=draw.choice(["ieee", "tf32"]))
+    check_exactly(plan, arrays)
+    module = plan.build("product", arrays).lower().module
+    assert not module.resources.spills and "C75" not in module.log, module.log
+
+
+def test_float32_may_be_rounded_on_other_targets() -> None:
+    plan, arrays = plan_of((64, 64, 64), (F32, F32, F32), "NTN", "sm_80")
+    plan.auto(precision="tf32")
+    assert plan.tensorization is not None and plan.tensorization.shape.name == "M16N16K8"
+    check_exactly(plan, arrays)
+
+
+def test_the_plan_of_a_large_product_is_the_one_of_the_example() -> None:
+    """Tiles of 128 x 256, four stages, a producer, results by TMA, and blocks that stay, in groups of eight rows."""
+    plan, _ = plan_of((4096, 4096, 4096), (BF16, BF16, BF16), "NTN")
+    plan.auto()
+    assert plan.tensorization is not None
+    assert (plan.tensorization.shape.name, plan.tensorization.passes) == ("M64N256K16", 4)
+    assert (plan.producer, plan.blocks, plan.block) == (True, 132, (384, 1, 1))
+    assert [(cache.stages, cache.tma) for cache in plan.caches] == [(4, None), (4, None), (1, True)]
+    assert [loop.trips for loop in plan.nest.loops[:3]] == [4, 16, 8]
+
+
+def test_a_precision_that_is_none_is_refused() -> None:
+    plan, _ = plan_of((64, 64, 64), (F32, F32, F32), "NTN")
+    with pytest.raises(ScheduleError, match="auto: precision='fp32'"):
+        plan.auto(precision="fp32")
 
 
 def test_a_product_of_sizes_that_the_launch_knows() -> None:

@@ -1,0 +1,50 @@
+"""`tw.torch.rope`: rotary position embedding with gradients."""
+
+from __future__ import annotations
+
+import torch
+
+import tilewright
+from tilewright.errors import ArgumentError
+from tilewright.torch.operators import op
+from tilewright.torch.rows import check_tensor, in_rows
+
+
+@op("tilewright::rope", shape=in_rows, vmap="loop")
+def rope_operator(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, inverse: bool
+) -> torch.Tensor:
+    """Turn pairs by angles: the operator under `tw.torch.rope`."""
+    with torch.no_grad():  # gradients are the operator's, not the kernel's
+        found: torch.Tensor = tilewright.rope(x, cos, sin, interleaved=interleaved, inverse=inverse)
+    return found
+
+
+@rope_operator.backward
+def _rope_backward(
+    grad: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, inverse: bool
+) -> dict[str, torch.Tensor]:
+    return {"x": rope_operator(grad, cos, sin, interleaved, not inverse)}
+
+
+def rope(input: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
+    """Turn pairs of elements of the last mode by angles, with gradients: (a cos - b sin, b cos + a sin).
+
+    >>> import torch, tilewright as tw
+    >>> x = torch.tensor([[1.0, 2.0, 3.0, 4.0]], requires_grad=True)
+    >>> y = tw.torch.rope(x, torch.tensor([0.0, -1.0]), torch.tensor([1.0, 0.0]))
+    >>> y.detach(), torch.autograd.grad(y.sum(), x)[0]
+    (tensor([[-3., -2.,  1., -4.]]), tensor([[ 1., -1., -1., -1.]]))
+
+    Arguments are those of `tw.rope`. Gradients have gradients. Angles have none.
+
+    Raises `ArgumentError` for what is not a tensor of floats, shapes that do not fit together, and angles that require
+    a gradient.
+    """
+    for name, x in (("input", input), ("cos", cos), ("sin", sin)):
+        check_tensor("rope", name, x)
+        if name != "input" and x.requires_grad and torch.is_grad_enabled():
+            raise ArgumentError(
+                f"{name} requires a gradient, and rope has none of its angles", help=f"pass {name}.detach()"
+            )
+    return rope_operator(input, cos, sin, interleaved, False)
