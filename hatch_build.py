@@ -1,8 +1,9 @@
 """What the build does to the wheel beyond copying files: it makes it small.
 
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
-of private functions and classes; those below the language lose all docstrings. Every line keeps its number, so that
-tracebacks of an installed package match the repository. The sdist and editable installs hold the files as they are.
+of modules, private classes and functions that no package exports; those below the language lose all. Every line keeps
+its number, so that tracebacks of an installed package match the repository. The sdist and editable installs hold the
+files as they are.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ else:
 INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
 SHOWN = ("tilewright/backends/sim/findings.py",)
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
+Documented = ast.FunctionDef | ast.ClassDef | ast.Module
 _DATE = (2020, 2, 2, 0, 0, 0)  # hatchling's, so that one source gives one wheel
 
 
@@ -61,14 +63,22 @@ def shrink(path: str | os.PathLike[str]) -> None:
 def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return what is in a wheel in place of the files that it would hold."""
     examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
+    shown = exported(files)
     kept = {
-        name: lean(content, name) if is_ours(name) else content
+        name: lean(content, name, shown) if is_ours(name) else content
         for name, content in files.items()
         if name not in examples
     }
     if examples:
         kept[ARCHIVE] = packed((name[len(EXAMPLES) :], content) for name, content in examples.items())
     return kept
+
+
+def exported(files: dict[str, bytes]) -> frozenset[str]:
+    """Return the names that the packages of a wheel may export: all that their own modules name."""
+    trees = [ast.parse(content) for name, content in files.items() if is_ours(name) and name.endswith("/__init__.py")]
+    texts = (node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return frozenset(text for text in texts if isinstance(text, str) and text.isidentifier())
 
 
 def is_ours(name: str) -> bool:
@@ -96,7 +106,7 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
     return lzma.compress(memory.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
-def lean(source: bytes, name: str = "") -> bytes:
+def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> bytes:
     """Return a module without comments and docstrings that nobody is shown, each line where it was."""
     text = source.decode()
     lines = text.split("\n")
@@ -104,29 +114,42 @@ def lean(source: bytes, name: str = "") -> bytes:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
-    for node in ast.walk(ast.parse(text)):
-        if (
-            isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module))
-            and is_unseen(node, name)
-            and ast.get_docstring(node) is not None
-        ):
-            docstring = node.body[0]
-            first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
-            lines[first:last] = [""] * (last - first)
-            if len(node.body) == 1 and not isinstance(node, ast.Module):
-                lines[first] = " " * docstring.col_offset + "..."
+    for node in unseen(ast.parse(text), name, shown):
+        docstring = node.body[0]
+        first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+        lines[first:last] = [""] * (last - first)
+        if len(node.body) == 1 and not isinstance(node, ast.Module):
+            lines[first] = " " * docstring.col_offset + "..."
     return "\n".join(lines).encode()
 
 
-def is_unseen(node: ast.FunctionDef | ast.ClassDef | ast.Module, name: str = "") -> bool:
-    """Say whether nobody but this package sees a docstring: some decorators show it, as those of commands do."""
-    if name.startswith(INNER) and name not in SHOWN:
-        return True
-    if isinstance(node, ast.Module):
-        return False
-    is_private = node.name.startswith("_") and not node.name.endswith("__")
+def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Documented]:
+    """Return what has a docstring that nobody but this package sees: some decorators show it, as those of commands do.
+
+    `shown` are the names that packages export; None where that is not known.
+    """
+    is_inner = name.startswith(INNER) and name not in SHOWN
+    found: list[Documented] = []
+    outermost = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)) or ast.get_docstring(node) is None:
+            continue
+        if isinstance(node, ast.Module):
+            stem = name.rpartition("/")[2].removesuffix(".py")
+            is_unseen = shown is not None and stem != "__init__" and stem not in shown
+        else:
+            is_private = node.name.startswith("_") and not node.name.endswith("__")
+            is_own = shown is not None and isinstance(node, ast.FunctionDef) and id(node) in outermost
+            is_unseen = (is_private or (is_own and node.name not in (shown or ()))) and has_plain_decorators(node)
+        if is_inner or is_unseen:
+            found.append(node)
+    return found
+
+
+def has_plain_decorators(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Say whether no decorator may do something with a docstring."""
     names = {part.id for decorator in node.decorator_list for part in ast.walk(decorator) if isinstance(part, ast.Name)}
-    return is_private and names <= _PLAIN_DECORATORS
+    return names <= _PLAIN_DECORATORS
 
 
 _PLAIN_DECORATORS = {"cache", "cached_property", "contextmanager", "dataclass", "lru_cache", "property", "staticmethod"}

@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 from io import BytesIO
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -151,21 +151,37 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
 
 def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType) -> None:
     """But for the docstrings of private functions; and every statement stays on its line."""
-    modules = [name for name in plain_wheel() if build.is_ours(name) and not name.startswith("tilewright/examples/")]
+    files = plain_wheel()
+    shown = build.exported(files)
+    modules = [name for name in files if build.is_ours(name) and not name.startswith("tilewright/examples/")]
     for name in modules[:: len(modules) // 30]:
-        content = (ROOT / "src" / name).read_bytes()
-        assert program(build, build.lean(content, name), name) == program(build, content, name), name
+        lean = build.lean(files[name], name, shown)
+        assert program(build, lean, name, None) == program(build, files[name], name, shown), name
 
 
-def program(build: ModuleType, content: bytes, name: str) -> tuple[str, list[int]]:
-    """Return a program without private docstrings, and the lines of its statements."""
+def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] | None) -> tuple[str, list[int]]:
+    """Return a program without the docstrings that are left out, or `...` in their place, and the lines of its statements."""
     tree = ast.parse(content)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)) and build.is_unseen(node, name):
-            first = next(iter(node.body), None)
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                del node.body[0]
+    if shown is not None:
+        for node in build.unseen(tree, name, shown):
+            docstring = node.body.pop(0)
+            if not node.body and not isinstance(node, ast.Module):
+                node.body.append(ast.copy_location(ast.Expr(ast.Constant(...)), docstring))
     return ast.unparse(tree), [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+
+
+def test_docstrings_of_public_names_stay(build: ModuleType) -> None:
+    """Law: what a user can ask for by name, with its methods, is documented after an ordinary installation too."""
+    rooms = [importlib.import_module(f"tilewright.{room}") for room in tw._SUBMODULES]
+    public = [getattr(tw, name) for name in tw._MODULE_OF] + [getattr(room, n) for room in rooms for n in room.__all__]
+    names = {(x.__module__, x.__name__) for x in public if isinstance(x, (type, FunctionType))}
+    files = plain_wheel()
+    shown = build.exported(files)
+    for module in {module for module, _ in names}:
+        name = f"{module.replace('.', '/')}.py"
+        if name in files:
+            left_out = {(module, getattr(x, "name", "")) for x in build.unseen(ast.parse(files[name]), name, shown)}
+            assert not names & left_out, name
 
 
 def test_comments_and_private_docstrings_are_left_out(build: ModuleType) -> None:
