@@ -21,12 +21,13 @@ from tilewright.backends.cuda import CudaSource
 from tilewright.compile import Lowered, lower
 from tilewright.ir.core import TensorMap
 from tilewright.ir.maps import MapValues
-from tilewright.kernels import dispatch, results
+from tilewright.kernels import choice, dispatch, results
 from tilewright.kernels import matmul as entry
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels._split_k_kernel import add_splits
 from tilewright.kernels.hopper_plan import HopperConfiguration
+from tilewright.kernels.multistage import Multistage
 from tilewright.launch import _Variant
 from tilewright.recording import record_launches, trace_launches
 
@@ -51,11 +52,13 @@ def lowered_once(function: Any, arguments: Any, **options: Any) -> Lowered:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    """A device without a compiler: machine code is empty."""
+    """A device without a compiler, whose driver encodes no tensor maps: machine code is empty."""
 
     def compiled(lowered: Lowered, source: CudaSource) -> Any:
         return SimpleNamespace(cubin=b"", name=source.name)
 
+    monkeypatch.setattr(choice, "FAMILIES", (Multistage(),))
+    entry._signature.cache_clear()
     monkeypatch.setattr(Lowered, "_compile", compiled)
     monkeypatch.setattr(launch, "lower", lowered_once)
     monkeypatch.setitem(sys.modules, "torch", TORCH)
