@@ -166,7 +166,7 @@ def is_narrow(dtype: DType) -> bool:
     return dtype in (t.int8, t.uint8, t.int16, t.uint16, t.int32, t.uint32)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=1 << 14)  # what a refusal lists: all shapes, for all types of a target
 def find_recipe(arch: Arch, shape: MMAShape, input_type: Factors, accumulator_type: DType) -> Recipe | None:
     """Return how a warp of the target computes a shape, or None where it cannot."""
     a, b = factors_of(input_type)

@@ -124,7 +124,7 @@ def test_a_cache_by_accera_arguments() -> None:
 
 
 def test_what_is_left_to_the_plan_is_as_if_left_out() -> None:
-    schedule, (A, B, C), (_, _, k) = product()
+    schedule, (A, B, C), (_, _, k) = product(12)  # one thread computes all of it
     plan = schedule.create_plan(Target(Target.Model.NVIDIA_A100))
     chosen = plan.cache(
         A, index=k, location=AUTO, double_buffer_location=MemorySpace.NONE, vectorize=None, thrifty=AUTO
@@ -132,7 +132,7 @@ def test_what_is_left_to_the_plan_is_as_if_left_out() -> None:
     assert (chosen.location, chosen.location_is_given, chosen.thrifty) == (Location.SHARED, False, False)
     assert not plan.cache(B, index=k, location=MemorySpace.NONE, strategy=None, thrifty=None).location_is_given
     assert plan.cache(C, index=k, location=MemorySpace.GLOBAL).location is Location.GLOBAL
-    run(plan, (A, B, C))
+    run(plan, (A, B, C), 12)
 
 
 def test_tensorize_by_accera_arguments() -> None:
