@@ -16,7 +16,7 @@ from tilewright.dtypes import FLOAT8_AMD, DType
 from tilewright.errors import ScheduleError
 from tilewright.runtime.clang import find_clang
 from tilewright.schedule.mma_shapes import MMAShape
-from tilewright.schedule.recipes import Factors, Recipe, factors_of, find_recipe, recipe_for
+from tilewright.schedule.recipes import Factors, Recipe, factors_of, find_recipe, offers, recipe_for
 
 ARCHES = ("sm_70", "sm_75", "sm_80", "sm_90a", "gfx908", "gfx90a", "gfx942")
 TYPES = [
@@ -203,3 +203,13 @@ def test_what_is_not_found_is_refused(target: str) -> None:
                 recipe_for(arch, shape, given, sums)
             names = " and ".join(dict.fromkeys(map(str, factors_of(given))))
             assert str(caught.value).startswith(f"{target} has no {shape.name} of {names} with {sums} accumulators")
+
+
+@pytest.mark.parametrize("target", ARCHES)
+def test_what_a_target_has_is_looked_up_once(target: str) -> None:
+    """All shapes by all types are more recipes than are kept: each refusal would make them anew."""
+    arch = Arch.parse(target)
+    text = offers(arch)
+    before = find_recipe.cache_info()
+    assert offers(arch) == text
+    assert find_recipe.cache_info() == before
