@@ -113,7 +113,7 @@ def shapes_for(arch: Arch, input_type: Factors, accumulator_type: DType) -> tupl
     return tuple(shape for shape in MMAShape if find_recipe(arch, shape, input_type, accumulator_type) is not None)
 
 
-@lru_cache(maxsize=64)  # all shapes by all types: more recipes than find_recipe keeps
+@lru_cache(maxsize=64)
 def offers(arch: Arch) -> str:
     """Return the shapes that a target has, by types, as a sentence."""
     return f"{arch.name} has {'; '.join(_offered(arch))}"
