@@ -200,7 +200,7 @@ class Lowered:
         for map in self.kernel.tensor_maps:
             start, *rest = [evaluate(value, known) for value in map.values]
             rank = map.rank
-            found[map] = MapValues(start, tuple(rest[:rank]), tuple(rest[rank:]))
+            found[map] = MapValues.of(map, start, tuple(rest[:rank]), tuple(rest[rank:]))
             found[map].check(map)
         return found
 

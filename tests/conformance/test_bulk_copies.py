@@ -194,6 +194,17 @@ def test_ranks(backend: Backend, rank: int) -> None:
     assert (backend.get(out) == expected).all()
 
 
+def test_the_stride_of_one_row_counts_for_nothing(backend: Backend) -> None:
+    """Of a mode with one element a map gets a stride that it takes; of two it does not."""
+    memory = backend.put(numbers((300,), "float32"))
+    out = backend.put(np.full((16, 16), -1, np.float32))
+    through_threads[1, 32](out, backend.strided(memory, (1, 64), (3, 1)), (16, 16), tw.row_major((16, 16)), 0)
+    found = backend.get(out)
+    assert (found[0] == np.arange(16)).all() and not found[1:].any()
+    with pytest.raises(tw.ArgumentError, match="multiples of 16 bytes"):
+        through_threads[1, 32](out, backend.strided(memory, (2, 64), (3, 1)), (16, 16), tw.row_major((16, 16)), 0)
+
+
 def test_launches_with_other_arrays_get_maps_of_their_own(backend: Backend) -> None:
     tile, layout = (16, 32), tw.row_major((16, 32))
     for n, columns in ((1, 32), (2, 32), (3, 64), (1, 32)):

@@ -25,6 +25,15 @@ class MapValues:
     extents: tuple[int, ...]
     strides: tuple[int, ...]
 
+    @staticmethod
+    def of(map: TensorMap, start: int, extents: tuple[int, ...], strides: tuple[int, ...]) -> MapValues:
+        """Return the values, of a mode with one element with a stride that a map takes: no step goes along it."""
+        size = map.dtype.bytes
+        whole = ALIGNMENT // size
+        pairs = list(zip(extents, strides, strict=True))[1:]  # the first is of contiguous elements
+        taken = [whole if n == 1 and not _is_taken(stride * size) else stride for n, stride in pairs]
+        return MapValues(start, extents, (*strides[:1], *taken))
+
     def check(self, map: TensorMap) -> None:
         """Raise `ArgumentError` for extents and strides that no tensor map has."""
         name, size = map.buffer.name, map.dtype.bytes
@@ -46,7 +55,7 @@ class MapValues:
                     location=map.location,
                 )
         for mode, stride in list(enumerate(self.strides))[1:]:
-            if stride * size % ALIGNMENT or not 0 <= stride * size < _FARTHEST:
+            if not _is_taken(stride * size):
                 raise ArgumentError(
                     f"argument {name!r}: TMA takes strides that are multiples of 16 bytes, below 2**40, and "
                     f"mode {mode} has {stride} elements of {size} bytes: {stride * size}",
@@ -72,3 +81,7 @@ class MapValues:
                 location=map.location,
             )
         return address
+
+
+def _is_taken(bytes: int) -> bool:
+    return bytes % ALIGNMENT == 0 and 0 <= bytes < _FARTHEST
