@@ -68,7 +68,7 @@ _NARROW_SHAPES = ((64, True), (128, False))  # rows of the instruction's side, p
 # The share of the tensor cores' peak rate that a step's products reach on normal data with all multiprocessors at work,
 # where power is the limit: so that a step of the first tile, with its bytes, takes what cuBLAS takes on an H200 at 4096
 # and 8192 cubed (0.79 of the peak for bf16 and tf32, 0.76 for f16, 0.58 for 8-bit floats whose sums are promoted).
-# Example 05 stands at 1.01 to 1.06 of that (benchmarks/results/hopper_h200.json). Nobody measured integers.
+# Example 05 stands at 1.00 to 1.02 of that (benchmarks/results/hopper_h200.json). Nobody measured integers.
 _POWER: Mapping[DType, float] = MappingProxyType(
     {
         t.float16: 0.85,
@@ -81,14 +81,14 @@ _POWER: Mapping[DType, float] = MappingProxyType(
     }
 )
 _ISSUED = 0.96  # of the peak rate, by wgmma on zeros: 728.5 of 757 TFLOP/s on an H800 (arXiv 2501.12084)
-# Bytes of whole lines that come from L2 in a clock: to one multiprocessor, and to all. Of 300 candidates on an H200
+# Bytes of whole lines that come from L2 in a clock: to one multiprocessor, and to all. Of 390 candidates on an H200
 # those with rows at whole lines took up to 140 GB/ms each and 18 TB/s in all; with rows between lines, of which each is
 # read from two, 6.5 to 8 TB/s, 12 to 15 as lines.
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300
 # Of the time that a step's bytes take, what is added to its products: fast.cu gained 4 % by clusters of two, which save
 # a third of the bytes at 128 x 256 (734 for 704 TFLOP/s on an H100).
 _BESIDE = 0.15
-_LEAST_STEP_US = 0.14  # two barriers and a turn of the producer's loop, measured on tiles of 64 x 64
+_LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
 _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's

@@ -25,7 +25,6 @@ from tilewright.runtime import driver
 from tilewright.runtime.views import View
 
 PAIR_BYTES = 32  # of each of two arrays that a thread holds
-LONGEST_SUM = 4  # blocks of a multiprocessor that go through rows, at most
 _SIMULATED = 2  # multiprocessors that sums over rows are divided for in the simulator
 
 

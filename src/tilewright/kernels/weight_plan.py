@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from tilewright import atoms
+from tilewright.arch import Arch
 from tilewright.atoms import CopyAtom, MMAAtom, UniversalCopy
 from tilewright.dtypes import float16
 from tilewright.kernels.epilogue import ElementEpilogue
+from tilewright.kernels.family import KernelLaunch
+from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.problem import Problem
 from tilewright.kernels.weights import STEPS, TILE, WeightFormat
+from tilewright.launch import Kernel
 from tilewright.layout import Layout
 from tilewright.tiled import TiledMMA
 
@@ -85,3 +90,15 @@ def instruction_of(problem: Problem) -> MMAAtom:
     is_half = problem.compute is float16
     found: MMAAtom = atoms.SM80_16x8x16_F32F16F16F32_TN if is_half else atoms.SM80_16x8x16_F32BF16BF16F32_TN
     return found
+
+
+def launch_plan(problem: Problem, plan: WeightPlan, arch: Arch, kernel_of: Callable[[int], Kernel]) -> KernelLaunch:
+    """Return the launch of a plan, by the kernel that takes so many arrays and numbers further."""
+    function = problem.epilogue
+    if isinstance(function, ElementFunction):
+        numbers = function.uses(problem.accumulator, problem.elements, arch)
+        plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+    blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
+    kernel = kernel_of(plan.arrays + len(problem.operands) + len(plan.epilogue.numbers))
+    launcher = kernel[blocks, plan.threads]
+    return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)

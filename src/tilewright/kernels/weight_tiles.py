@@ -1,12 +1,13 @@
 """The family for many rows times weights of 4 or 8 bits: tiles through a ring of stages, dequantised in registers.
 
-The kernel is `_weights_kernel.multiply_weights`. No configuration of it has been measured yet; `predict` is a formula.
+The kernel is `_weights_kernel.multiply_weights`. `predict` is a formula that no measurement has corrected: on an H200
+only what it chose was timed, for 8192 x 8192 weights of 4 bits (`docs/quantized_weights.md`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from tilewright.arch import Arch, blocks_allowed
@@ -14,10 +15,9 @@ from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
 from tilewright.kernels._weights_kernel import multiply_weights
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
-from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, predict_waves
 from tilewright.kernels.problem import Configuration, Problem
-from tilewright.kernels.weight_plan import WeightPlan, instruction_of
+from tilewright.kernels.weight_plan import WeightPlan, instruction_of, launch_plan
 from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
 from tilewright.launch import Kernel
 from tilewright.layout import ComposedLayout, Layout, Swizzle
@@ -171,15 +171,7 @@ class WeightTiles(Family):
         )
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
-        plan = tile_plan(problem, configuration)
-        function = problem.epilogue
-        if isinstance(function, ElementFunction):
-            numbers = function.uses(problem.accumulator, problem.elements, arch)
-            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
-        kernel = _kernel(plan.arrays + len(problem.operands) + len(plan.epilogue.numbers))
-        launcher = kernel[blocks, plan.threads]
-        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+        return launch_plan(problem, tile_plan(problem, configuration), arch, _kernel)
 
 
 def _registers(problem: Problem, configuration: Configuration) -> int:
