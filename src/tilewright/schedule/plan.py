@@ -19,6 +19,7 @@ from tilewright.schedule.cache_placement import is_count, place_cache, refuse_no
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import Crossing, crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
+from tilewright.schedule.factors import NoProductError
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
@@ -30,7 +31,7 @@ from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.tensorization import NoProductError, dealt_to_lanes, tensorization_of
+from tilewright.schedule.tensorization import dealt_to_lanes, tensorization_of, with_operands
 from tilewright.schedule.transforms import erase
 
 
@@ -513,7 +514,7 @@ class Plan(PlanState, Recorder):
         made.producer, made.blocks = self.producer, self.blocks
         if self.nest.is_unchecked:
             made.crossings = crossings(made.nest, self.bindings)
-        made.caches, made.tensorization = list(self.caches), self.tensorization
+        made.caches, made.tensorization = list(self.caches), with_operands(self)
         made.caches = settled(made)
         return made
 
