@@ -175,7 +175,7 @@ def test_tma_does_not_transpose() -> None:
 @refused(
     ScheduleError,
     """
-    num_fused_passes=2 says how many fragments of A and B are held, and M64N64K16 holds none: a warpgroup reads both from shared memory
+    num_fused_passes=2 says how many fragments of A and B are held, and M64N64K16 holds none: a warpgroup takes all passes of a tile at once
       help: leave num_fused_passes out
     """,
 )

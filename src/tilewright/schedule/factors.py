@@ -18,6 +18,10 @@ from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.recipes import accumulator_for, shapes_for
 from tilewright.schedule.values import Apply, Convert, Expression
 
+_CONVERTED = (
+    ", which a warp multiplies as they are, without rounding products; a warpgroup (sm_90a) takes an A that is "
+    "converted, or computed, in registers"
+)
 _SUMS = "they compute C[..] += A[..] * B[..], of elements of three arrays"
 
 
@@ -54,7 +58,7 @@ def factors_of_sum(statement: Statement, tile: tuple[Index, Index, Index], shape
         raise ScheduleError(
             f"no matrix instruction computes {statement}",
             location=statement.location,
-            help=_SUMS,
+            help=_SUMS + (_CONVERTED if any(_converts(x) for x in (value, *value.operands)) else ""),
         )
     sides: dict[str, Expression] = {}
     for value in values:
@@ -76,6 +80,11 @@ def factors_of_sum(statement: Statement, tile: tuple[Index, Index, Index], shape
         _refuse_mixed_types(arch, access_a, access_b, shape)
         return Factors(access_a, access_b, (of_a, of_b))
     return Factors(_main(statement, a, tile), access_b, (_rounded_to(statement, a, of_b, shape), of_b), a)
+
+
+def _converts(value: Expression) -> bool:
+    """Whether a value is a conversion that may change it."""
+    return isinstance(value, Convert) and not isinstance(_widened(value), Load)
 
 
 def _product(value: Expression, output: DType) -> Apply | None:
@@ -199,7 +208,12 @@ def _refuse_mixed_types(arch: Arch, a: Access, b: Access, shape: MMAShape) -> No
         "two are multiplied by those of gfx942, float8_e4m3fnuz and float8_e5m2fnuz, and of warpgroups (sm_90a), "
         "float8_e4m3fn and float8_e5m2, or int8 and uint8"
     )
-    if shape.is_of_warpgroup:
+    if shape.is_of_warpgroup and is_exact(types[1], types[0]):
+        of_two = (
+            "a warpgroup takes A from registers, where each thread converts it, and B from memory: let the rows of the "
+            f"sums move with {b.array.name}, and the columns with {a.array.name}"
+        )
+    elif shape.is_of_warpgroup:
         of_two = (
             f"say how A is rounded, and each thread converts it in registers: cast({Load(a.array, a.place)}, "
             f"tw.{types[1]}); a factor that is converted is A, which moves with the rows of the sums"

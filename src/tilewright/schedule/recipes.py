@@ -13,6 +13,7 @@ from tilewright.atoms.mma import OperandPlace
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.instructions.mfma import mfma_names
+from tilewright.instructions.sparse_wgmma import NAMES as SPARSE_NAMES
 from tilewright.instructions.warpgroup_atoms import NAMES
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.tiled import TiledMMA, make_tiled_mma
@@ -35,7 +36,11 @@ _TYPES: dict[tuple[DType, DType, DType], str] = {
     (t.float8_e5m2fnuz, t.float8_e4m3fnuz, t.float32): "F32BF8FP8F32",
     (t.float8_e5m2fnuz, t.float8_e5m2fnuz, t.float32): "F32BF8BF8F32",
 }
-_WGMMAS = frozenset(NAMES)
+_WGMMAS, _SPARSE = frozenset(NAMES), frozenset(SPARSE_NAMES)
+OF_SPARSE = (
+    "a sparse A has half of its elements, at places along K that metadata says, and a nest says of each element which "
+    "one it reads: write the product in a kernel, tw.gemm(mma, a, b, c, metadata=fragment) with the atom"
+)
 _FP8 = {t.float8_e4m3fn: "E4M3", t.float8_e5m2: "E5M2"}
 _BYTES = {t.int8: "S8", t.uint8: "U8"}
 # The words of a warpgroup's atoms, and K, by the types of A, of B and of the accumulator.
@@ -110,11 +115,21 @@ def recipe_for(
     recipe = find_recipe(arch, mma_shape, input_type, accumulator_type, a_in_registers)
     if recipe is None:
         factors = _spoken(*factors_of(input_type))
+        sparse = _sparse_atom(arch, mma_shape, input_type, accumulator_type)
         raise ScheduleError(
-            f"{arch.name} has no {mma_shape.name} of {factors} with {accumulator_type} accumulators",
-            help=offers(arch),
+            f"{arch.name} has no {mma_shape.name} of {factors} with {accumulator_type} accumulators"
+            + (f"; {sparse} has these extents, and takes a sparse A" if sparse else ""),
+            help=(f"{OF_SPARSE}; " if sparse else "") + offers(arch),
         )
     return recipe
+
+
+def _sparse_atom(arch: Arch, shape: MMAShape, input_type: Factors, accumulator_type: DType) -> str | None:
+    """Return the atom of a sparse product that has the extents of a shape, None where there is none."""
+    a, b = (t.tfloat32 if x is t.float32 else x for x in factors_of(input_type))
+    words, _ = _WARPGROUP_TYPES.get((a, b, accumulator_type), ("", 0))
+    name = f"GMMA_64x{shape.n}x{shape.k}_{words}"
+    return name if shape.is_of_warpgroup and name in _SPARSE and getattr(atoms, name).runs_on(arch) else None
 
 
 def shapes_for(arch: Arch, input_type: Factors, accumulator_type: DType) -> tuple[MMAShape, ...]:

@@ -87,10 +87,11 @@ class ComputedOperand:
     def _storage_of(self, load: Load) -> Storage:
         storage = self.tiles.scope.storage[load.array]
         if isinstance(storage, HeldOperand):
+            own = Load(self.tiles.tile.a.array, self.tiles.tile.a.place)
             raise ScheduleError(
-                f"{load.array.name} is held in fragments, and A is computed from {load} too",
+                f"{load.array.name} is held in fragments, which have {own}, and the factor is computed from {load} too",
                 location=self.tiles.tile.statement.location,
-                help=f"fragments have the elements of {self.tiles.tile.a} alone: cache it in shared memory",
+                help=f"cache {load.array.name} in shared memory, or not at all",
             )
         return storage
 
@@ -103,7 +104,9 @@ class ComputedOperand:
         """Return the elements of A's array for this thread, read at once, None where they are no fragment."""
         tiles, scope, access = self.tiles, self.tiles.scope, self.tiles.tile.a
         storage = scope.storage[access.array]
-        if next(index_loads(access.place), None) is not None:
+        if next(index_loads(access.place), None) is not None or any(
+            mode.divides(index) for mode in access.place for index in tiles.tile.indices
+        ):
             return None
         starts = dict.fromkeys(tiles.tile.indices, 0)
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from tilewright.atoms import MMAAtom
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
+from tilewright.instructions.sparse_wgmma import SparseAtom
 from tilewright.schedule.affine import Index
 from tilewright.schedule.binding import bind
 from tilewright.schedule.caches import Cache, Location
@@ -18,7 +20,7 @@ from tilewright.schedule.factors import factors_of_sum
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
-from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for
+from tilewright.schedule.recipes import OF_SPARSE, accumulator_for, is_narrow, recipe_for
 from tilewright.schedule.targets import GridUnit
 from tilewright.schedule.transforms import split
 
@@ -37,7 +39,7 @@ def tensorization_of(
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
     if not isinstance(shape, MMAShape):
-        raise ScheduleError(f"{shape!r} is not an MMAShape", help="such as MMAShape.M16N16K16")
+        _refuse_shape(shape)
     if not isinstance(policy, MMASchedulingPolicy):
         raise ScheduleError(f"{policy!r} is not an MMASchedulingPolicy", help="PASS_ORDER or BLOCK_ORDER")
     if plan.tensorization is not None:
@@ -48,7 +50,7 @@ def tensorization_of(
     if shape.is_of_warpgroup and fused not in (None, passes):
         raise ScheduleError(
             f"num_fused_passes={fused!r} says how many fragments of A and B are held, and {shape.name} holds none: "
-            "a warpgroup reads both from shared memory",
+            "a warpgroup takes all passes of a tile at once",
             help="leave num_fused_passes out",
         )
     fused = passes if fused is None else fused
@@ -82,7 +84,7 @@ def tensorization_of(
         a_in_registers=factors.computed is not None,
     )  # fmt: skip
     target = Access(statement, statement.store.array, statement.store.place, True)
-    _refuse_divisions(statement, (a, b, target), tile)
+    _refuse_divisions(statement, (b, target) if factors.computed is not None else (a, b, target), tile)
     _refuse_misplaced_target(target, statement, tile)
     if saturating:
         _refuse_saturation(factors.types[0], target)
@@ -93,6 +95,20 @@ def tensorization_of(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
         use_static_offsets, bool(saturating), _edges(plan, part, tile), factors.computed,
     )  # fmt: skip
+
+
+def _refuse_shape(shape: object) -> NoReturn:
+    """Raise `ScheduleError` for what is not a shape; atoms say which one theirs is."""
+    if not isinstance(shape, MMAAtom):
+        raise ScheduleError(f"{shape!r} is not an MMAShape", help="such as MMAShape.M16N16K16")
+    m, n, k = shape.shape_mnk
+    name = f"M{m}N{n}K{k}"
+    found = f"MMAShape.{name}" if name in MMAShape.__members__ else "one that target.tensor_core_info.shapes gives"
+    is_sparse = isinstance(shape, SparseAtom)
+    raise ScheduleError(
+        f"{shape.name} is an atom{', of a sparse A,' if is_sparse else ''} and not an MMAShape",
+        help=OF_SPARSE if is_sparse else f"tensorize takes the extents of a shape, {found}, and chooses the atom",
+    )
 
 
 def with_operands(plan: PlanState) -> Tensorization | None:

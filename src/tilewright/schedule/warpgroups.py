@@ -156,9 +156,7 @@ class WarpgroupTiles(Tiles):
         """Return the instruction for factors as they lie: with K contiguous, or with M or N. None is in registers."""
         atom = self.mmas[0].atom
         assert isinstance(atom, WarpgroupMMAAtom), atom
-        majors = [
-            "MN" if x is not None and _is_contiguous(x, 0) and not _is_contiguous(x, 1) else "K" for x in factors
-        ]
+        majors = ["MN" if x is not None and _is_contiguous(x, 0) and not _is_contiguous(x, 1) else "K" for x in factors]
         if majors == ["K", "K"] or atom.dtype_b.bits != 16:
             return self.mmas[0]
         return TiledMMA(atom.with_majors(*majors), self.mmas[0].atom_layout)  # type: ignore[arg-type]  # of these two
