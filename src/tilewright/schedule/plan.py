@@ -433,8 +433,10 @@ class Plan(PlanState, Recorder):
         `saturating` stores the nearest number of its type instead.
 
         Shapes of a warpgroup (M64N8K16 to M64N256K16, and those of K8 and K32, on sm_90a) are computed by four warps
-        from shared memory: A and B have caches there, and no fragments, so that `num_fused_passes` is left out.
-        A statement that is not a sum is refused for them.
+        from shared memory: A and B have caches there, and `num_fused_passes` is left out. A may be any value that moves
+        with M and K and is converted to B's type, `cast(W[i, k] * S[i], tw.bfloat16)`: each thread computes it in
+        the registers from which it is multiplied. An A that is an element is taken from registers where a cache in
+        MMA_FRAGMENT keeps it. A statement that is not a sum is refused for them.
 
         A statement that is not a sum stays in its loops, and a warning says so: the threads of each warp then share the
         points of M and N, and loops bound to warps are bound to these threads.
