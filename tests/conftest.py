@@ -83,8 +83,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # workers of xdist inherit the folder of the process that started them.
     slow.Random.in_full = config.option.markexpr.strip() == "slow"
     if not hasattr(config, "workerinput"):
-        config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-cache-"))
-        os.environ[_CACHE] = str(config.stash[_own_folder])
+        config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-"))
+        os.environ[_CACHE] = str(config.stash[_own_folder] / "cache")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let the programs that tests start share byte code where the environment forbids to write it beside the sources.
+
+    Without it each compiles all of the library that it imports, which takes longer than most of what they do. It lies
+    in this run's own folder. The workers of xdist start before, or they would compile pytest and NumPy for themselves.
+    """
+    runs_tests = hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None)
+    if runs_tests and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(os.environ[_CACHE]).with_name("bytecode")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
