@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._grouped_kernel import Ends, part_of
-from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order, meet, of_part, store_boxes
+from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order, gather, meet, of_part
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 _CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2
@@ -117,7 +117,7 @@ def cooperate(plan, products, ring, sA, sB, sD, D, rank):
     for group, row, column in products.tiles:
         multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group))
         tw.wgmma_wait(0)
-        state.release()
+        state.release(wrote=plan.ragged == "K")
         finish(plan, products, acc, sD, D, (own.cluster * row + rank, column, group), consumer)
 
 
@@ -140,7 +140,7 @@ def alternate(plan, products, ring, order, sA, sB, sD, D, rank):
             if tw.lane_id() == 0:
                 order.multiplies[other].arrive()
             tw.wgmma_wait(0)
-            state.release()
+            state.release(wrote=plan.ragged == "K")
             order.stores[consumer].wait(parity)
             finish(plan, products, acc, sD, D, (own.cluster * row + rank, column, group), 0)
             if tw.thread_idx.x % WARPGROUP == 0:
@@ -211,23 +211,42 @@ def finish(plan, products, acc, sD, D, place, consumer):
     if plan.ragged == "M":
         whole = tw.domain_offset((begin, 0), tw.guarded(D[:, :, 0]))
         matrix = part_of(D[:, :, 0], (begin, 0), (end - begin, D.shape[1]))
-        overhangs = (row + 1) * m > end - begin
     else:
         whole, matrix = tw.guarded(D), D[:, :, group]
-        overhangs = False
     for wave in tw.static_range(waves):
-        for part in tw.static_range(parts):
-            where = (row * waves + wave) * groups + consumer, parts * column + part
-            out = tw.registers(D.dtype, own.part.partition_shape((rows, columns), "C"))
-            for i in tw.static_range(count):
-                out[i] = of_part(acc, i, wave, part * count).to(D.dtype)
-            if not own.stores_boxes or overhangs:
-                tile = tw.local_tile(matrix, (rows, columns), where, guard=True)
-                tw.copy(out, thread.partition_C(tile))
-            else:
-                if plan.ragged == "M":
-                    tile = tw.local_tile(whole, (rows, columns), where)
+        down = (row * waves + wave) * groups + consumer
+        left = end - begin - down * rows if plan.ragged == "M" else rows
+        if left > 0:
+            for part in tw.static_range(parts):
+                where = down, parts * column + part
+                out = tw.registers(D.dtype, own.part.partition_shape((rows, columns), "C"))
+                for i in tw.static_range(count):
+                    out[i] = of_part(acc, i, wave, part * count).to(D.dtype)
+                if own.stores_boxes:
+                    # In ping-pong the other consumer has told that the buffer is free.
+                    gather(own, out, sD[:, :, consumer], own.is_ping_pong and wave == part == 0)
+                    if left < rows:
+                        store_rows(sD[:, :, consumer], tw.local_tile(matrix, (rows, columns), where, guard=True))
+                    elif tw.thread_idx.x % WARPGROUP == 0:
+                        if plan.ragged == "M":
+                            tile = tw.local_tile(whole, (rows, columns), where)
+                        else:
+                            tile = tw.local_tile(whole, (rows, columns, 1), (*where, group))[:, :, 0]
+                        tw.copy(tw.atoms.SM90_TMA_STORE, sD[:, :, consumer], tile)
+                        tw.tma_store_commit()
                 else:
-                    tile = tw.local_tile(whole, (rows, columns, 1), (*where, group))[:, :, 0]
-                # In ping-pong the other consumer has told that the buffer is free.
-                store_boxes(own, out, sD[:, :, consumer], tile, own.is_ping_pong and wave == part == 0)
+                    tile = tw.local_tile(matrix, (rows, columns), where, guard=True)
+                    tw.copy(out, thread.partition_C(tile))
+            if own.stores_boxes and own.is_ping_pong and left < rows:
+                tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
+
+
+@tw.function
+def store_rows(buffer, tile):
+    """Write what a consumer gathered of a part to the rows of a tile that are inside, 16 bytes at a time."""
+    width = 128 // tile.dtype.bits
+    across = tile.shape[1] // width
+    threads = tw.Layout((WARPGROUP // across, across), (across, 1))
+    copy = tw.make_tiled_copy(tw.atoms.UniversalCopy(128), threads, tw.Layout((1, width)))
+    thread = copy.get_slice(tw.thread_idx.x % WARPGROUP)
+    tw.copy(copy, thread.partition_S(buffer), thread.partition_D(tile))

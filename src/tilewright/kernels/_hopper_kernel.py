@@ -333,16 +333,22 @@ def load_part(plan, thread, tensor, where):
 @tw.function
 def store_boxes(plan, out, buffer, tile, is_free):
     """Write a part of the results to shared memory, when it is free, and begin its store to `tile` by TMA."""
+    gather(plan, out, buffer, is_free)
+    if tw.thread_idx.x % WARPGROUP == 0:
+        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
+        tw.tma_store_commit()
+
+
+@tw.function
+def gather(plan, out, buffer, is_free):
+    """Write a part of the results to shared memory, when it is free, for the consumer and for bulk copies."""
     group = tw.warpgroup_id()
-    ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
+    ours = tw.named_barrier(group, WARPGROUP)
     writer = plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
     if not is_free:
-        if is_leader:
+        if tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the store before has read the buffer
         ours.sync()
     tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
     tw.fence_proxy_async()
     ours.sync()
-    if is_leader:
-        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
-        tw.tma_store_commit()
