@@ -13,8 +13,8 @@ read it, and a barrier of the 128 threads tells the others. Results of 4 bytes l
 write them two at a time, because stmatrix moves elements of 2 bytes; that takes twice as many accesses as it could.
 
 `tw.schedulers.Grouped` gives each block its tiles: in groups of eight rows, column by column, so that blocks that run
-at the same time share rows of A and of B in the second-level cache. Of float32 groups of sixteen took 0.2 to 0.9 % less.
-Another scheduler is another argument of the plan.
+at the same time share rows of A and of B in the second-level cache. Of float32 groups of sixteen took 0.2 to 0.9 %
+less. Another scheduler is another argument of the plan.
 
 The plan says what is multiplied, the kernel is one. A tile is 128 x 256 and 128 bytes of K, whatever an element has:
 
