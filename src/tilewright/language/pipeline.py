@@ -211,9 +211,10 @@ class _State:
         self.phase: Any = 0
 
     @property
-    def leaves(self) -> tuple[str, ...]:
-        """The names of the numbers that loops carry: what a loop that is emitted by calls hands on."""
-        return ("phase",) if self.ring.stages == 1 else ("stage", "phase")
+    def leaves(self) -> dict[str, tuple[int, int]]:
+        """The numbers that loops carry, one with the other, and the least and the greatest that each is."""
+        stage = {} if self.ring.stages == 1 else {"stage": (0, self.ring.stages - 1)}
+        return {**stage, "phase": (0, 1)}
 
     def advance(self, count: Any = 1) -> None:  # Any: an integer of host or device
         """Go on by `count` stages: to the next one, or past tiles that are another's to fill or read.
@@ -268,9 +269,10 @@ class ConsumerState(_State):
         self.last: Any = -1  # the stage that was read last and is not given back, behind by one tile
 
     @property
-    def leaves(self) -> tuple[str, ...]:
-        """The names of the numbers that loops carry."""
-        return (*super().leaves, "last") if self.behind else super().leaves
+    def leaves(self) -> dict[str, tuple[int, int]]:
+        """The numbers that loops carry, and the least and the greatest that each is."""
+        last = {"last": (-1, self.ring.stages - 1)} if self.behind else {}
+        return {**super().leaves, **last}
 
     def acquire(self) -> Any:
         """Wait for a full stage, return it, and go on to the next; the warp hands it back by `give_back(stage)`."""
