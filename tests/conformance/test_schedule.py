@@ -89,6 +89,7 @@ def check(
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("extents", [(64, 48, 40), (61, 45, 37)], ids=str)
+@pytest.mark.spread(4)
 def test_products_on_threads(backend: Backend, options: dict[str, Any], extents: tuple[int, int, int]) -> None:
     m, n, k = extents
     random = np.random.default_rng(0)
@@ -130,6 +131,7 @@ def on_tensor_cores(extents: tuple[int, int, int], dtype: Any, out: Any, stages:
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("dtype", [tw.float16, tw.bfloat16], ids=str)
+@pytest.mark.spread(4)
 def test_pipelined_products_on_tensor_cores(backend: Backend, dtype: Any, stages: int, staged: bool) -> None:
     m, n, k = 128, 256, 192
     random = np.random.default_rng(2)
@@ -142,6 +144,7 @@ def test_pipelined_products_on_tensor_cores(backend: Backend, dtype: Any, stages
 
 @pytest.mark.parametrize("policy", MMASchedulingPolicy)
 @pytest.mark.parametrize(("passes", "fused"), [(1, 1), (4, 4), (4, 2), (8, 1)])
+@pytest.mark.spread(4)
 def test_passes(backend: Backend, passes: int, fused: int, policy: MMASchedulingPolicy) -> None:
     m, n, k = 64, 48, 256
     nest, A, _, C = product(m, n, k, tw.float16)
@@ -311,6 +314,7 @@ BY_WARPGROUPS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", BY_WARPGROUPS.values(), ids=BY_WARPGROUPS)
+@pytest.mark.spread(4)
 def test_products_of_warpgroups(backend: Backend, options: dict[str, Any]) -> None:
     """Tiles that overhang: wgmma, TMA and mbarriers as plans emit them."""
     if backend.name == "cuda" and Target().arch.name != "sm_90a":
@@ -367,6 +371,7 @@ def test_products_of_registers(backend: Backend, name: str) -> None:
     ],
     ids=str,
 )
+@pytest.mark.spread(3)
 def test_products_that_auto_gives_to_warpgroups(
     backend: Backend, dtype: tw.DType, precision: str, extents: tuple[int, int, int]
 ) -> None:
