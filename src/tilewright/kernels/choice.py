@@ -18,6 +18,7 @@ from tilewright.kernels.problem import Operand, Problem
 from tilewright.kernels.streaming import Streaming
 from tilewright.kernels.weight_streaming import WeightStreaming
 from tilewright.kernels.weight_tiles import WeightTiles
+from tilewright.kernels.weight_warpgroups import WeightWarpgroups
 from tilewright.notebook import Column, Row
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ FAMILIES: tuple[Family, ...] = (
     Streaming(),
     WeightStreaming(),
     WeightTiles(),
+    WeightWarpgroups(),
 )  # fmt: skip
 
 
