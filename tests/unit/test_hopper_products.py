@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 from tests.unit.test_hopper_examples import findings, without
 
 import tilewright as tw
@@ -42,7 +43,8 @@ every_kernel = pytest.mark.parametrize(("stem", "name", "given"), KERNELS, ids=s
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     trial = case.prepare()
     assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit  # no right answer before the launch

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 from tests.helpers.slow import covering, rest_is_slow
 
 import tilewright as tw
@@ -28,7 +29,8 @@ def test_every_file_has_cases() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     assert report.error is not None and report.error <= (report.limit or 0.0)
 

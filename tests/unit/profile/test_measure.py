@@ -329,7 +329,7 @@ def scattered(out, x, places, starts, limit):
         out[64 * tw.block_idx.x + tid] = value + x[place + start]  # global
 
 
-@examples(10, 25)
+@examples(5, 25)
 @given(
     st.lists(st.integers(0, 1023), min_size=64, max_size=64),
     st.lists(st.sampled_from([0, 8, 64, 800, 3, 17]), min_size=3, max_size=3),
