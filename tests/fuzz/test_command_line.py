@@ -120,9 +120,10 @@ def one(seed):
         json.loads(output)
 
 
-@pytest.mark.parametrize("first", range(0, 160, 40))
+@pytest.mark.spread(4)
+@pytest.mark.parametrize("first", range(0, 160, 8))
 def test_expressions_end_soon(first):
-    for seed in range(first, first + 40):
+    for seed in range(first, first + 8):
         try:
             one(seed)
         except (AssertionError, TooMuchError) as error:
