@@ -119,6 +119,7 @@ def test_arithmetic_rounds_each_result(dtype: tw.DType) -> None:
 @each
 @pytest.mark.parametrize("wide", [tw.float32, tw.float16], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.spread(4)
 def test_pairs_give_what_single_conversions_give(dtype: tw.DType, wide: tw.DType, layout: tw.Layout) -> None:
     x = np.random.default_rng(1).standard_normal(256).astype(np.float32) * 100
     for source, target in ((wide, dtype), (dtype, wide)):

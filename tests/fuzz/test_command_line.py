@@ -166,6 +166,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("text", TOO_LARGE, ids=[text[:20] for text in TOO_LARGE])
 @pytest.mark.parametrize("command", ["layout", "draw"])
+@pytest.mark.spread(3)
 def test_a_refusal_names_the_limit(command, text):
     for extra in (["--json"] if len(text) % 2 else [],):
         status, output = run(command, *extra, "--", text)

@@ -42,6 +42,7 @@ every_kernel = pytest.mark.parametrize(("stem", "name", "given"), KERNELS, ids=s
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")
@@ -66,6 +67,7 @@ def lower(stem: str, name: str, given: tuple[Any, ...]) -> Any:
 
 
 @every_kernel
+@pytest.mark.spread(2)
 def test_kernels_compile_cleanly(stem: str, name: str, given: tuple[Any, ...]) -> None:
     module = lower(stem, name, given).module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources

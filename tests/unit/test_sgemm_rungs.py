@@ -51,6 +51,7 @@ def test_every_rung_has_its_file() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")

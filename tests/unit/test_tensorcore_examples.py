@@ -28,6 +28,7 @@ def test_every_file_has_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")
@@ -36,6 +37,7 @@ def test_case(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(4)
 def test_case_checks_its_kernel(case: Case) -> None:
     """The output holds no right answer before the launch."""
     trial = case.prepare()
@@ -48,6 +50,7 @@ KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in v
 
 @pytest.mark.parametrize(("stem", "name"), KERNELS)
 @pytest.mark.parametrize("arch", rest_is_slow(TARGETS, "sm_90a"))
+@pytest.mark.spread(3)
 def test_kernels_compile_without_spills(stem: str, name: str, arch: str) -> None:
     module = MODULES[stem]
     grid, block, args = getattr(module, f"example_{name}")()

@@ -296,6 +296,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED, ids=range(len(REFUSED)))
+@pytest.mark.spread(4)
 def test_refusals(call: Any, message: str) -> None:
     with pytest.raises(tw.ArgumentError, match=message):
         call()
