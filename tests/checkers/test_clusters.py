@@ -510,6 +510,7 @@ def test_mbarriers_that_a_warp_has_not_met_are_unknown_to_it() -> None:
     ("then", "found"),
     [("told", set()), ("told relaxed", set()), ("sent back", set()), ("sent again", {"race"}), ("told late", {"race"})],
 )
+@pytest.mark.spread(2)
 def test_who_knows_that_a_copy_to_another_block_has_read(then: str, found: set[str]) -> None:
     """The block that has waited for the bytes, and whom it tells: these may write to where they came from."""
 
