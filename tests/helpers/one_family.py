@@ -14,6 +14,7 @@ from tilewright.kernels.family import Candidate, KernelLaunch
 from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
 from tilewright.kernels.grouped_plan import GroupedPlan
 from tilewright.kernels.hopper import Hopper
+from tilewright.kernels.hopper_parts import HopperParts
 from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.kernels.matmul import _signature
 from tilewright.kernels.model import Machine
@@ -42,15 +43,19 @@ class OneHopper(Hopper):
         return super().launch(problem, configuration, arch)
 
 
+class OneHopperParts(OneHopper, HopperParts):
+    """The same of the family of float32 in parts."""
+
+
 @contextmanager
-def only(configuration: HopperConfiguration, blocks: int) -> Iterator[OneHopper]:
-    """Have `tw.matmul` take one configuration of the Hopper family."""
-    family = OneHopper(configuration, blocks)
+def only(configuration: HopperConfiguration, blocks: int, family: type[OneHopper] = OneHopper) -> Iterator[OneHopper]:
+    """Have `tw.matmul` take one configuration of the Hopper family, or of the one in parts."""
+    one = family(configuration, blocks)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "FAMILIES", (family,))
+        patch.setattr(choice, "FAMILIES", (one,))
         _signature.cache_clear()
         try:
-            yield family
+            yield one
         finally:
             _signature.cache_clear()
 
