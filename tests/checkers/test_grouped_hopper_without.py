@@ -14,18 +14,19 @@ from tests.unit.test_hopper_products import SYNCHRONISATIONS
 import tilewright as tw
 from tilewright.backends import sim
 from tilewright.instructions.barrier import Barrier
+from tilewright.instructions.mbarrier import MbarrierWait
 from tilewright.ir.effects import Scope
 from tilewright.kernels.hopper_plan import HopperConfiguration
 
-# Several tiles for each block, more steps of K than stages, and groups that end between tiles.
+# Several tiles for each block, and groups that end between tiles. The last tile is stored by TMA.
 COOPERATIVE = HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=1)
 PING_PONG = HopperConfiguration((64, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=1)
 CLUSTER = HopperConfiguration((128, 64, 64), (8, 1), 2, 2, cluster=2, blocks=2)
 CASES = {
-    "rows, cooperative": ("M", COOPERATIVE, (400, 136, 200), [150, 390]),
-    "rows, ping-pong": ("M", PING_PONG, (300, 136, 200), [140, 290]),
+    "rows, cooperative": ("M", COOPERATIVE, (406, 136, 200), [150, 406]),
+    "rows, ping-pong": ("M", PING_PONG, (268, 136, 104), [140, 268]),
     "K, cooperative": ("K", COOPERATIVE, (450, 136, 72), [190, 440]),
-    "K, ping-pong": ("K", PING_PONG, (450, 136, 72), [190, 440]),
+    "K, ping-pong": ("K", PING_PONG, (230, 136, 72), [100, 220]),
     "K, cluster": ("K", CLUSTER, (450, 200, 72), [190, 440]),
 }
 
@@ -50,6 +51,9 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     assert len(places) > 15
     # A ring lets a warp meet before it hands a stage back. Only products read it, and their wait is enough.
     spare = [op for _, op in places if isinstance(op, Barrier) and op.effects.together is Scope.WARP]
+    # Agents that are behind in the program run first. So the consumer that comes to its tile later is not early even if
+    # nobody tells it to wait; other orders need not be so kind.
+    spare += [op for _, op in places if isinstance(op, MbarrierWait) and op.buffer.name == "multiplies"]
     wrong = []
     for block, op in places:
         needed = not any(op is each for each in spare)
