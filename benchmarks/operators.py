@@ -4,11 +4,11 @@
 
 The works are softmax, rms_norm, layer_norm, permute, cross_entropy, attention, block. A case that fails is printed and
 noted, and the others go on; the file is written after each. Each case is measured in one interleaved run with a
-device-to-device copy (attention with cuDNN), PyTorch's own operator, and the same under torch.compile. A rate is that of the bytes that have to move: inputs
-read and results written once. Results hold NaN before and are checked against PyTorch in float32 or float64. Forward
-and backward passes are measured apart; `tilewright` calls functions of `tw`, `tw.torch` the operators with their
-dispatch. All runs on a stream of its own, because autograd goes back on the stream of the forward pass, and the default
-stream cannot be captured in a CUDA graph.
+device-to-device copy (attention with cuDNN), PyTorch's own operator, and the same under torch.compile. A rate is that
+of the bytes that have to move: inputs read and results written once. Results hold NaN before and are checked against
+PyTorch in float32 or float64. Forward and backward passes are measured apart; `tilewright` calls functions of `tw`,
+`tw.torch` the operators with their dispatch. All runs on a stream of its own, because autograd goes back on the stream
+of the forward pass, and the default stream cannot be captured in a CUDA graph.
 """
 
 from __future__ import annotations
