@@ -11,7 +11,9 @@ import pytest
 from tests.conformance.harness import Array, Backend, Gpu
 
 import tilewright as tw
-from tilewright.kernels.attention import attention_views, by_warpgroups, read_problem
+from tilewright.kernels.attention import by_warpgroups, gradients_on_hopper, read_problem
+from tilewright.kernels.operands import read
+from tilewright.runtime.views import View
 
 ALL = 1 << 30
 SLOW = pytest.mark.slow
@@ -192,20 +194,36 @@ WARPGROUPS = [
 ]
 
 
+def view_of(array: Any) -> View:
+    """Return an array as kernels take it."""
+    found = read("attention", "x", array)
+    return found.view(found.shape, found.info.strides)
+
+
 @pytest.mark.parametrize(("case", "options"), WARPGROUPS)
 @pytest.mark.filterwarnings("ignore:needless wait")
 def test_warpgroups_compute_every_token(backend: Backend, case: tuple[int, ...], options: dict[str, Any]) -> None:
     """Small tiles of keys: many steps, and a ring that goes round; two blocks, which take turns."""
-    q, k, v, _ = arrays((*case, case[-1]), BF16)
-    expected = known(q, k, v, **options)
+    q, k, v, grad = arrays((*case, case[-1]), BF16)
+    expected = known(q, k, v, grad, **options)
     placed = [backend.put(x) for x in (q, k, v)]
     out, lse = backend.put(np.full_like(q, np.nan)), backend.put(np.full(q.shape[:3], np.nan, np.float32))
     causal, window = options.get("causal", False), options.get("window")
     problem = read_problem("attention", *placed, causal, window, None, (None, None, None))
-    views, numbers = attention_views(problem, out, lse)
-    by_warpgroups(problem, views, numbers, blocks=2, keys=16)
+    (target, *inputs), numbers = [view_of(x) for x in (out, *placed)], view_of(lse)
+    by_warpgroups(problem, [target, *inputs], numbers, blocks=2, keys=16)
     assert_close(backend.get(out), expected.out, BF16)
     assert_close(np.nan_to_num(backend.get(lse), neginf=-1), np.nan_to_num(expected.lse, neginf=-1), np.float32)
+    if case[-1] == 256:
+        return
+    # Gradients take the numbers of each token: sum(grad * out), and lse in units of log 2.
+    delta = (grad.astype(np.float64) * expected.out).sum(-1)
+    tops = np.where(np.isinf(expected.lse), 0, expected.lse * np.log2(np.e))
+    made = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)]
+    given = [backend.put(grad), *(backend.put(x.astype(np.float32)) for x in (tops, delta))]
+    gradients_on_hopper(problem, [view_of(x) for x in made], *map(view_of, given), columns=16)
+    for ours, of_formula in zip(made, expected.gradients, strict=True):
+        assert_close(backend.get(ours), of_formula, BF16)
 
 
 @pytest.mark.gpu
@@ -216,6 +234,13 @@ def test_many_tiles(head: int, options: dict[str, Any], tokens: int, keys: int) 
     """Tiles as calls choose them: too much for the simulator."""
     pytest.importorskip("torch")
     backend = Gpu()
-    q, k, v, _ = arrays((2, 4, 2, tokens, keys, head, head), BF16)
-    expected = known(q, k, v, **options)
-    assert_close(backend.get(tw.attention(*map(backend.put, (q, k, v)), **options)), expected.out, BF16)
+    q, k, v, grad = arrays((2, 4, 2, tokens, keys, head, head), BF16)
+    expected = known(q, k, v, grad, **options)
+    placed = [backend.put(x) for x in (q, k, v)]
+    out, lse = tw.attention(*placed, statistics=True, **options)
+    assert_close(backend.get(out), expected.out, BF16)
+    gradients = tw.attention_backward(backend.put(grad), *placed, out, lse, **options)
+    again = tw.attention_backward(backend.put(grad), *placed, out, lse, **options)
+    for ours, same, of_formula in zip(gradients, again, expected.gradients, strict=True):
+        assert_close(backend.get(ours), of_formula, BF16)
+        assert (backend.get(ours) == backend.get(same)).all()

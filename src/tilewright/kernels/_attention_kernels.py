@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 import tilewright as tw
-from tilewright.kernels._row_kernels import LOWEST, held_part, row_number, row_of, wide
+from tilewright.kernels._row_kernels import LOG2E, LOWEST, held_part, row_number, row_of, wide
 
 LN2 = math.log(2)
 
@@ -150,11 +150,6 @@ def power(x, dtype):
     return tw.ex2_approx(x, ftz=True) if dtype.bits <= 16 else tw.exp2(x)
 
 
-def finite(x):
-    """Return log(sum(exp)) of a row in units of log 2, and 0 for a row that sees no key, whose weights are 0."""
-    return tw.where(x == -math.inf, 0, x) * math.log2(math.e)
-
-
 @tw.function
 def columns_seen(first, offset, before, after, extent, plan):
     """Return the tiles of columns that rows see from `first` on: the first one, and the one behind the last."""
@@ -256,8 +251,11 @@ def attend(out, lse, Q, K, V, tokens_at, keys_at, lengths, scale, left, right, p
 
 
 @tw.kernel
-def sum_products(total, grad, out, subtracted, tiles: tw.constexpr, columns: tw.constexpr):
-    """Compute sum(grad * out) of each row, less the row's gradient of lse, unless that is None."""
+def sum_products(total, tops, grad, out, lse, subtracted, tiles: tw.constexpr, columns: tw.constexpr):
+    """Compute sum(grad * out) of each row, less the row's gradient of lse, unless that is None.
+
+    `tops` is lse in units of log 2, and 0 where a row sees no key: its weights are exp2(-inf - 0).
+    """
     at, kind = row_number(), wide(out.dtype)
     parts = [held_part(row_of(x, at), tiles, columns).to(kind) for x in (grad, out)]
     found = tw.reduce(parts[0] * parts[1], "add", tiles.size)
@@ -265,6 +263,8 @@ def sum_products(total, grad, out, subtracted, tiles: tw.constexpr, columns: tw.
         if subtracted is not None:
             found = found - tw.guarded(subtracted)[place_in(subtracted, at)].to(kind)
         tw.guarded(total)[place_in(total, at)] = found
+        top = tw.guarded(lse)[place_in(lse, at)]
+        tw.guarded(tops)[place_in(tops, at)] = tw.where(top == -math.inf, 0, top * kind(LOG2E))
 
 
 def place_in(x, at):
@@ -275,9 +275,9 @@ def place_in(x, at):
 
 @tw.kernel
 def gradient_of_tokens(
-    dQ, Q, dO, K, V, lse, delta, tokens_at, keys_at, lengths, scale, factor, left, right, plan: tw.constexpr
+    dQ, Q, dO, K, V, tops, delta, tokens_at, keys_at, lengths, scale, factor, left, right, plan: tw.constexpr
 ):
-    """Compute a tile of dQ = scale * W K with W = P (dO V^T - delta), P = exp(scores - lse)."""
+    """Compute a tile of dQ = scale * W K with W = P (dO V^T - delta), P = exp2(scores - tops)."""
     kind, thread = wide(Q.dtype), plan.mma.get_slice(tw.thread_idx.x)
     tile, head, sequence = place_of(Q, tokens_at, plan.rows)
     of_tokens, of_keys = part_of(Q, tokens_at, None, sequence), part_of(K, keys_at, lengths, sequence)
@@ -298,10 +298,10 @@ def gradient_of_tokens(
     scores, slopes = tw.accumulator_rows(plan.mma, S), tw.accumulator_rows(plan.mma, dP)
     at = tw.accumulator_rows(plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.columns))))
     rows = tw.size(scores.shape[0])
-    tops, deltas = tw.registers(kind, rows), tw.registers(kind, rows)
+    top, least = tw.registers(kind, rows), tw.registers(kind, rows)
     for r in tw.static_range(rows):
-        tops[r] = finite(numbers_of(lse, of_tokens, head)[at[r, 0][0] + first])
-        deltas[r] = numbers_of(delta, of_tokens, head)[at[r, 0][0] + first]
+        top[r] = numbers_of(tops, of_tokens, head)[at[r, 0][0] + first]
+        least[r] = numbers_of(delta, of_tokens, head)[at[r, 0][0] + first]
     tw.clear(acc)
 
     def bring(step):
@@ -328,7 +328,7 @@ def gradient_of_tokens(
         S *= scale
         mask(scores, at, first, step * plan.columns, ahead, left, right, keys, plan)
         for r in tw.static_range(rows):
-            slopes[r, :] = power(scores[r, :] - tops[r], plan.dtype) * (slopes[r, :] - deltas[r])
+            slopes[r, :] = power(scores[r, :] - top[r], plan.dtype) * (slopes[r, :] - least[r])
         weights.put(dP)
         if plan.smem_p is not None:
             tw.sync_threads()
@@ -341,7 +341,7 @@ def gradient_of_tokens(
 
 @tw.kernel
 def gradients_of_keys(
-    dK, dV, K, V, Q, dO, lse, delta, tokens_at, keys_at, lengths, scale, factor, left, right, plan: tw.constexpr
+    dK, dV, K, V, Q, dO, tops, delta, tokens_at, keys_at, lengths, scale, factor, left, right, plan: tw.constexpr
 ):
     """Compute a tile of dK = scale * W^T Q and dV = P^T dO, over all tokens and heads that see these keys.
 
@@ -375,7 +375,7 @@ def gradients_of_keys(
     for member in range(group):
         head = shared_head * group + member
         q, grad = matrix_of(Q, of_tokens, head), matrix_of(dO, of_tokens, head)
-        tops, deltas = numbers_of(lse, of_tokens, head), numbers_of(delta, of_tokens, head)
+        of_head = [numbers_of(x, of_tokens, head) for x in (tops, delta)]
 
         def bring(step, q=q, grad=grad):
             if step < end:
@@ -400,7 +400,7 @@ def gradients_of_keys(
             mask(scores, at, first, step * plan.columns, behind, right, left, tokens, plan)
             for c in tw.static_range(tw.size(scores.shape[1])):
                 token = at[0, c][1] + step * plan.columns
-                top, least = finite(tops[token]), deltas[token]
+                top, least = of_head[0][token], of_head[1][token]
                 scores[:, c] = power(scores[:, c] - top, plan.dtype)
                 slopes[:, c] = scores[:, c] * (slopes[:, c] - least)
             weights.put(S)
