@@ -180,6 +180,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.spread(4)
 def test_every_subset(name: str, blocks: int) -> None:
     """Remove some of the synchronisations: there is a finding if and only if one of them was needed."""
     program = PROGRAMS[name]

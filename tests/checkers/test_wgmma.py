@@ -114,6 +114,7 @@ def ring(D, A, B, mma: tw.constexpr, stages: tw.constexpr, pending: tw.constexpr
 
 
 @pytest.mark.parametrize(("stages", "pending", "fences"), covering([2, 3, 4], [0, 1, 2, 3], [True, False]))
+@pytest.mark.spread(4)
 def test_a_ring_may_have_as_many_groups_under_way_as_it_has_stages_to_spare(
     stages: int, pending: int, fences: bool
 ) -> None:

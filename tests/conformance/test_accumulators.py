@@ -58,6 +58,7 @@ def row_statistics(sums, greatest, same, c, mma: tw.constexpr):
     ("name", "layout"),
     [(name, (1, 1, 1)) for name in ATOMS] + [(ATOMS[1], layout) for layout in ((4, 1, 1), (1, 2, 1), (2, 4, 1))],
 )
+@pytest.mark.spread(4)
 def test_row_statistics(backend: Backend, name: str, layout: tuple[int, int, int]) -> None:
     mma = tiled(name, layout)
     type = mma.atom.dtype_c

@@ -59,6 +59,7 @@ def test_every_code_becomes_its_number(dtype: tw.DType) -> None:
 
 @each
 @pytest.mark.parametrize("source", [tw.float32, tw.float16, tw.bfloat16, tw.float64, tw.int32], ids=str)
+@pytest.mark.spread(3)
 def test_rounds_to_the_nearest_even_and_saturates(dtype: tw.DType, source: tw.DType) -> None:
     numbers = sorted(float(value_of(code, dtype) or 0) for code in range(256) if code != NAN)
     ties = [(a + b) / 2 for a, b in itertools.pairwise(numbers)]

@@ -107,6 +107,7 @@ def check(found: Array, function: Function, dtype: tw.DType, *arguments: Array, 
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.spread(3)
 def test_functions(backend: Backend, dtype: tw.DType) -> None:
     x = inputs(FUNCTIONS, dtype, seed=3)
     out = backend.zeros(x.shape, dtype)

@@ -36,6 +36,7 @@ def test_orders(backend: Backend, axes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.spread(3)
 def test_elements(backend: Backend, dtype: tw.DType) -> None:
     for shape, axes in (
         ((130, 67), (1, 0)),

@@ -88,6 +88,7 @@ def test_log_softmax(backend: Backend, dtype: tw.DType, shape: tuple[int, ...]) 
 
 
 @every_case
+@pytest.mark.spread(4)
 def test_rms_norm(backend: Backend, dtype: tw.DType, shape: tuple[int, ...]) -> None:
     """The root has half of the relative error of the mean of squares."""
     x, w, u = numbers(shape, dtype), numbers(shape[-1:], dtype, 1), unit(dtype)
@@ -105,6 +106,7 @@ FAR = [(tw.float32, (2, 1000), 1e3), (tw.float32, (2, 17001), 1e3), (tw.float64,
 
 
 @pytest.mark.parametrize(("dtype", "shape", "shift"), [*((*case, 0.0) for case in CASES), *FAR], ids=str)
+@pytest.mark.spread(4)
 def test_layer_norm(backend: Backend, dtype: tw.DType, shape: tuple[int, ...], shift: float) -> None:
     """An error of the mean moves all distances, and adds its square to the variance; rows may be far from zero."""
     x, u = numbers(shape, dtype, shift=shift), unit(dtype)

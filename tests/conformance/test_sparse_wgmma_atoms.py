@@ -112,6 +112,7 @@ def test_majors(backend: Backend, majors: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kinds", [("SW128", "SW128"), ("SW32", "SW64"), ("INTER", "INTER")], ids="".join)
+@pytest.mark.spread(2)
 def test_layouts_of_operands(backend: Backend, kinds: tuple[str, str]) -> None:
     run(backend, tw.atoms.GMMA_64x32x32_F32BF16BF16_SS, kinds, steps=4, tiles=(2, 1))
     run(backend, tw.atoms.GMMA_64x16x64_S32U8S8_SS_TN, kinds, steps=4)

@@ -72,6 +72,7 @@ def test_kernels_compile_cleanly(stem: str, name: str, given: tuple[Any, ...]) -
 
 @pytest.mark.parametrize("k", [64, 128, 256, 448])
 @pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.spread(3)
 def test_few_tiles_of_k(k: int, stages: int) -> None:
     """A ring that is never full, and one that is filled again."""
     random = np.random.default_rng(k)
@@ -82,6 +83,7 @@ def test_few_tiles_of_k(k: int, stages: int) -> None:
 
 
 @every_kernel
+@pytest.mark.spread(3)
 def test_accumulators_stay_in_their_registers(stem: str, name: str, given: tuple[Any, ...]) -> None:
     """Each product reads and writes the same registers, without moves in between, and waits for no other."""
     if libraries.find_program("nvdisasm") is None:

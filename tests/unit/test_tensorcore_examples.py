@@ -54,6 +54,7 @@ def test_kernels_compile_without_spills(stem: str, name: str, arch: str) -> None
 
 
 @pytest.mark.parametrize(("stem", "name"), KERNELS)
+@pytest.mark.spread(2)
 def test_kernels_use_the_instructions(stem: str, name: str) -> None:
     module = MODULES[stem]
     grid, block, args = getattr(module, f"example_{name}")()
@@ -74,6 +75,7 @@ def test_few_tiles_of_k(k: int) -> None:
 
 @pytest.mark.parametrize("k", rest_is_slow([32, 64, 96, 160], 32, 160))
 @pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.spread(2)
 def test_few_tiles_of_k_for_specialised_warps(k: int, stages: int) -> None:
     """A ring that is never full, one that is filled again, and one of a single stage."""
     random = np.random.default_rng(k)
@@ -234,6 +236,7 @@ SPILLS = [
     ("tile", "majors", "has_edges", "arch"),
     [pytest.param(*case, marks=pytest.mark.slow if n in (2, 3, 5) else ()) for n, case in enumerate(SPILLS)],
 )
+@pytest.mark.spread(2)
 def test_multistage_compiles_without_spills(
     tile: tuple[int, int, int], majors: str, has_edges: bool, arch: str
 ) -> None:

@@ -40,8 +40,8 @@ class StreamPlan(WeightPlan):
 
     @property
     def x_layout(self) -> Layout:
-        """A lane has 32 elements of each of its rows in a chunk."""
-        return Layout((8, 4, self.tokens // 8))
+        """A lane has two elements of each eight of its rows in a chunk."""
+        return Layout((2, 2 * STEPS, self.tokens // 8))
 
     @property
     def x_fragments(self) -> Layout:

@@ -56,6 +56,7 @@ TYPES = ("uint8", "int8", "float8_e4m3fn", "uint16", "int16", "float16", "bfloat
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("bits", [0, 1, 2, 3])
+@pytest.mark.spread(4)
 def test_every_type_and_swizzle_there_and_back(dtype: str, bits: int) -> None:
     size = tw.dtype(dtype).bytes
     columns = max(16 << bits, 64) // size if bits == 0 else (16 << bits) // size

@@ -113,6 +113,7 @@ def test_the_formula_is_near_what_was_measured(compute: tw.DType) -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("arch", [arch for arch in ARCHES if not Arch.parse(arch).is_amd])
 @pytest.mark.parametrize("compute", list(COMPUTED), ids=str)
+@pytest.mark.spread(6)
 def test_every_family_answers_in_full(family: Family, arch: str, compute: tw.DType) -> None:
     """A candidate has a predicted time or a reason of one line, never both, and never an exception."""
     stored, _ = COMPUTED[compute]

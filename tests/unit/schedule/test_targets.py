@@ -228,6 +228,7 @@ def test_splits_are_the_extents_of_the_shape(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.spread(4)
 def test_support_is_that_of_the_lists(arch: str) -> None:
     info = Target(arch).tensor_core_info
     types = (

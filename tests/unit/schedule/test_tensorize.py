@@ -55,6 +55,7 @@ def sums_of(dtype: str) -> str:
         for m, policy in enumerate(POLICIES)
     ],
 )
+@pytest.mark.spread(4)
 def test_every_shape(instruction: tuple[str, str, str], policy: str) -> None:
     """From global memory in two groups, and from shared memory in one."""
     target, shape, dtype = instruction
@@ -67,6 +68,7 @@ def test_every_shape(instruction: tuple[str, str, str], policy: str) -> None:
 
 @pytest.mark.parametrize("shape", ["M16N16K32_B1", "M32N32K16_B1"])
 @pytest.mark.parametrize("types", [*itertools.product(FLOAT8_AMD, repeat=2)], ids=lambda t: f"{t[0]}-{t[1]}")
+@pytest.mark.spread(3)
 def test_eight_bit_floats_of_amd(shape: str, types: tuple[tw.DType, tw.DType]) -> None:
     a, b = map(str, types)
     product = Product("gfx942", shape, a, dtype_b=b, passes=2, fused=1, keep=True)
@@ -84,6 +86,7 @@ def test_eight_bit_floats_of_amd(shape: str, types: tuple[tw.DType, tw.DType]) -
         POLICIES,
     ),
 )
+@pytest.mark.spread(4)
 def test_passes_and_groups(groups: tuple[int, int], instruction: tuple[str, str, str], policy: str) -> None:
     (passes, fused), (target, shape, dtype) = groups, instruction
     product = Product(target, shape, dtype, passes=passes, fused=fused, policy=policy, keep=passes % 2 == 0)
@@ -130,6 +133,7 @@ def test_transposed_accesses(transposed: tuple, shared: bool, layouts: tuple) ->
     ("stages", "kind", "fragments"),
     covering([1, 2, 3, 4], [("sm_80", "float16"), ("sm_80", "int8"), ("sm_75", "float16")], [False, True]),
 )
+@pytest.mark.spread(4)
 def test_pipelines(kind: tuple[str, str], stages: int, fragments: bool) -> None:
     target, dtype = kind
     Product(
@@ -166,6 +170,7 @@ OPERATIONS: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("operations", "target", "policy", "static"), covering(OPERATIONS, ["sm_80", "gfx908"], POLICIES, [False, True])
 )
+@pytest.mark.spread(3)
 def test_operations(operations: str, target: str, policy: str, static: bool) -> None:
     prologue, epilogue = OPERATIONS[operations]
     shape = "M16N16K16" if target == "sm_80" else "M64N64K4_B2"
@@ -268,6 +273,7 @@ def test_arrays_of_tfloat32_are_of_float32() -> None:
     ("strategy", "vectorize", "stages", "warps"),
     covering(Strategy, [True, 2, False], [1, 2], [(1, 1), (1, 2), (1, 3)]),
 )
+@pytest.mark.spread(3)
 def test_deep_boxes_divide_among_threads_or_not(strategy: Strategy, vectorize: bool, stages: int, warps: tuple) -> None:
     """192 elements along K: the swizzled layout cuts them into 3 x 64, and threads may take runs across the cuts."""
     product = Product(passes=4, steps=3, size=(1, 1, 2), warps=warps, layouts=(FIRST, LAST, FIRST), keep=True)

@@ -47,6 +47,7 @@ MMAS: dict[str, tuple[TiledMMA, tuple[int, int, int]]] = {
 
 
 @pytest.mark.parametrize("name", MMAS)
+@pytest.mark.spread(4)
 def test_every_product_once(name: str) -> None:
     mma, (m, n, k) = MMAS[name]
     where_a, where_b, where_c = (tw.identity_tensor(s) for s in ((m, k), (n, k), (m, n)))
@@ -110,6 +111,7 @@ def test_thread_value_layouts_agree_with_partitions(name: str, operand: str) -> 
 
 
 @pytest.mark.parametrize("name", MMAS)
+@pytest.mark.spread(4)
 def test_numbers_that_are_left_out_are_those_of_copies(name: str) -> None:
     """Each of them has the slices of one thread, and every thread has as many copies as the others."""
     mma, _ = MMAS[name]
