@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 from tests.unit.test_hopper_examples import findings, without
 from tests.unit.test_hopper_products import SYNCHRONISATIONS
 
@@ -33,7 +34,8 @@ def normal(*shapes: tuple[int, ...], dtype: Any = BF16) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     trial = case.prepare()
     assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit  # no right answer before the launch

@@ -549,7 +549,8 @@ class _Wait(Pause):
             at = row, element
             phase = int(barriers.phase[at])
             what = f"mbarrier {barriers.name(element)}, phase {phase} (parity {phase % 2}): {barriers.awaits(*at)}"
-            found.append(Waiting(self.op, those, what, other=barriers.announced_by(*at)))
+            missing = max(int(barriers.pending[at]), 0)
+            found.append(Waiting(self.op, those, what, other=barriers.announced_by(*at), missing=missing))
         return found
 
 

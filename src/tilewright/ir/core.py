@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -402,7 +402,8 @@ class Kernel:
     found that could be faster. `warp_size` is how many threads a warp of the target has. `cooperative` says that all
     blocks of a launch have to be on the GPU at once, `cluster` how many form a cluster along x, y and z;
     `dependent_launch` that a launch may begin before the one before it has ended. `launch_sized`
-    is the shared memory behind `shared_bytes`. `tensor_maps` come behind the parameters.
+    is the shared memory behind `shared_bytes`. `tensor_maps` come behind the parameters. `untaken_roles` are barriers
+    at which threads would meet others in branches that no thread of the block takes, with the places of these branches.
     """
 
     name: str
@@ -422,6 +423,7 @@ class Kernel:
     dependent_launch: bool = False
     launch_sized: tuple[LaunchSized, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
+    untaken_roles: tuple[tuple[Hashable, SourceLocation | None], ...] = ()
 
     @property
     def launch_sized_start(self) -> int:

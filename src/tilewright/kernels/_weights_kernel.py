@@ -28,11 +28,6 @@ class Lane:
         """Return a tile of the weights that there is; what is computed beyond the last one is not stored."""
         return tw.minimum(number, self.packed.shape[0] - 1)
 
-    def vector_of_x(self, i):
-        """Return which eight elements of a chunk are the lane's for steps 2 i and 2 i + 1."""
-        each = 4 // self.plan.parts  # of the lane, in a group
-        return i // each * each * 4 + self.quad * each + i % each
-
     def read_groups(self, tile, chunk):
         """Return scales and zeros of a chunk, (group, half) each: two columns of the tile."""
         plan = self.plan
@@ -60,7 +55,7 @@ def multiply_chunk(plan, acc, part, w, x, words, scales, zeros):
             for t in tw.static_range(plan.tiles):
                 for half in tw.static_range(2):
                     zero = plan.weights.zero if zeros is None else zeros[t][half, g]
-                    unpack(plan, w, words[t], zero, t, half, g * steps + s)
+                    unpack(plan, w[:, t, 0], words[t], zero, half, g * steps + s)
             tw.gemm(plan.mma, part, w[:, :, 0], x(g * steps + s), part)
         for t in tw.static_range(plan.tiles):
             for half in tw.static_range(2):
@@ -68,8 +63,8 @@ def multiply_chunk(plan, acc, part, w, x, words, scales, zeros):
                 sums[row, :] = tw.fma(group_sums[row, :], scale, sums[row, :])
 
 
-def unpack(plan, w, words, zero, t, half, step):
-    """Write the weights of a column and a step, less their zero, to the fragment of operand A.
+def unpack(plan, w, words, zero, half, step):
+    """Write the weights of a column and a step, less their zero, to the tile's fragment of operand A.
 
     With 0x4300 above it a number of 7 bits is 128 more as a bfloat16, and with 0x6400 one of 10 bits 1024 more as a
     float16. Two such are made by one lop3, and their difference to 128 (or 1024) + zero is exact. Bytes go through
@@ -80,7 +75,7 @@ def unpack(plan, w, words, zero, t, half, step):
         for h in tw.static_range(2):
             for e in tw.static_range(2):
                 byte = tw.byte_permute(word, tw.uint32(0x4B000000), 0x7440 + h + 2 * e).bitcast(tw.float32)
-                w[(e, half, h), t, 0] = (byte - wide.bitcast(tw.float32)).to(tw.bfloat16)
+                w[(e, half, h),] = (byte - wide.bitcast(tw.float32)).to(tw.bfloat16)
         return
     magic = 0x4300 if w.dtype is tw.bfloat16 else 0x6400
     both, bits = magic << 16 | magic, w.recast(tw.uint32)
@@ -89,8 +84,8 @@ def unpack(plan, w, words, zero, t, half, step):
             field, mask = words[step // 2, 0, half] >> (step % 2 * 8 + h * 4), 0x000F000F
         else:
             field, mask = words[step % 4, step // 4, half] >> (8 * h), 0x00FF00FF
-        bits[(0, half, h), t, 0] = tw.lop3(field, mask, both, lambda a, b, c: (a & b) | c)
-    w[(None, half, None), t, 0] -= (number(zero) + magic).to(tw.uint16).bitcast(w.dtype)
+        bits[(0, half, h),] = tw.lop3(field, mask, both, lambda a, b, c: (a & b) | c)
+    w[(None, half, None),] -= (number(zero) + magic).to(tw.uint16).bitcast(w.dtype)
 
 
 def number(zero):
@@ -111,9 +106,9 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     """Compute a tile of D = epilogue(alpha * A @ weights, operands) for a few rows of A.
 
     The warps of a block share the columns and divide K, one chunk after another each, so that together they read the
-    memory of the weights from its beginning to its end. A warp loads its next chunk, weights and x, before it
-    multiplies the one that it has; nothing passes through shared memory but the warps' sums, which are added in the
-    warps' order.
+    memory of the weights from its beginning to its end. A warp loads its next chunk before it multiplies the one that
+    it has: the weights to registers, x to two stages of shared memory of its own, for ldmatrix. The warps' sums are
+    added in the warps' order.
     """
     n_block, m_block, batch = block_of(plan, D.shape)
     scales_and_zeros, rest, numbers = taken_apart(plan, operands)
@@ -125,36 +120,45 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     w = tw.registers(A.dtype, plan.mma.partition_shape((plan.columns, 16), "A"))
     shape = plan.mma.partition_shape((plan.columns, plan.tokens), "C")
     acc, part = tw.registers(tw.float32, shape), tw.registers(tw.float32, shape)
-    # Of x a lane has 32 consecutive elements of a row: four of each step.
-    held_x, coming_x = tw.registers(A.dtype, plan.x_layout), tw.registers(A.dtype, plan.x_layout)
+    sX = tw.shared(A.dtype, plan.smem_x)[:, :, :, warp]
+    x = tw.registers(A.dtype, plan.x_layout)
     held = [tw.registers(tw.uint32, plan.word_layout) for _ in tiles]
     coming = [tw.registers(tw.uint32, plan.word_layout) for _ in tiles]
 
-    def load(chunk, words, x):
+    def load(chunk, words, stage):
         for tile, target in zip(tiles, words, strict=True):
             for half in tw.static_range(2):
                 for vector in tw.static_range(plan.vectors):
                     place = (tile, chunk, (half * plan.vectors + vector) * 32 + lane.lane)
                     source = tw.local_tile(lane.packed, (1, 1, 4), place)
                     tw.copy(plan.read, source[0, 0, :], target[:, vector, half])
+        for i in tw.static_range(plan.tokens // 2):  # two rows of 256 bytes at once
+            row, vector = 2 * i + lane.lane // 16, lane.lane % 16
+            source = tw.local_tile(A, (1, 8), (m_block * plan.tokens + row, chunk * 16 + vector), guard=True)
+            tw.copy(plan.copy_x, source[0, :], tw.local_tile(sX[row, :, stage], (8,), (vector,)))
+        tw.cp_async_commit()
+
+    def read_x(stage):
+        tw.cp_async_wait(0)
+        tw.sync_warp()
         for atom in tw.static_range(plan.tokens // 8):
             for i in tw.static_range(4):
-                place = (m_block * plan.tokens + 8 * atom + lane.row, chunk * 16 + lane.vector_of_x(i))
-                tw.copy(tw.local_tile(A, (1, 8), place, guard=True)[0, :], x[:, i, atom])
+                row = sX[8 * atom + lane.lane % 8, :, stage]
+                tw.copy(plan.load_x, tw.local_tile(row, (8,), (4 * i + lane.lane // 8,)), x[:, i, atom])
 
-    fragments = held_x.map_layout(lambda _: plan.x_fragments)
+    fragments = x.map_layout(lambda _: plan.x_fragments)
     tw.clear(acc)
     if warp < lane.chunks:
-        load(warp, held, held_x)
+        load(warp, held, 0)
     for chunk in tw.range(warp, lane.chunks, plan.shares, unroll=1):
         groups = [lane.read_groups(tile, chunk) for tile in tiles]
-        is_last = chunk + plan.shares >= lane.chunks
+        stage, is_last = chunk // plan.shares % 2, chunk + plan.shares >= lane.chunks
+        read_x(stage)
         if not is_last:
-            load(chunk + plan.shares, coming, coming_x)
+            load(chunk + plan.shares, coming, 1 - stage)
         scales, zeros = [s for s, _ in groups], None if lane.zeros is None else [z for _, z in groups]
         multiply_chunk(plan, acc, part, w, lambda s: fragments[:, :, s], held, scales, zeros)
         if not is_last:
-            tw.copy(coming_x, held_x)
             for source, target in zip(coming, held, strict=True):
                 tw.copy(source, target)
 
@@ -174,7 +178,7 @@ def multiply_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
 
     tid = tw.thread_idx.x
     lane, share, warp = Lane(plan, B, scales_and_zeros), tid // plan.mma.size, tid % plan.mma.size // 32
-    across, down = warp % plan.warps[0], warp // plan.warps[0]  # the warp's place among columns and rows
+    across = warp % plan.warps[0]  # the warp's place among columns
     tiles = [lane.tile(n_block * plan.block_tiles + t * plan.warps[0] + across) for t in range(plan.tiles)]
     thread, filler = plan.mma.get_slice(tid % plan.mma.size), plan.fill.get_slice(tid)
     sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(tw.uint32, plan.smem_w)
@@ -196,8 +200,9 @@ def multiply_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     w = tw.registers(A.dtype, plan.mma.partition_shape((plan.columns, 16), "A"))
     shape = plan.mma.partition_shape((plan.columns, plan.tokens), "C")
     acc, part = tw.registers(tw.float32, shape), tw.registers(tw.float32, shape)
-    pairs = tw.registers(A.dtype, plan.pair_layout)  # fragments of two steps: 16 bytes of each atom
-    fragments = pairs.map_layout(lambda _: plan.pair_fragments)
+    x = tw.registers(A.dtype, plan.mma.partition_shape((plan.tokens, 16), "B"))
+    loader = plan.load_x.get_slice(tid % plan.mma.size)
+    loaded = loader.retile_D(x)
     held = [tw.registers(tw.uint32, plan.word_layout) for _ in tiles]
 
     def read(k):
@@ -205,12 +210,8 @@ def multiply_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         return [lane.read_groups(tile, chunk) for tile in tiles]
 
     def x_of(step, stage):
-        if step % 2 == 0:
-            vector = lane.vector_of_x(step // 2)
-            for atom in tw.static_range(plan.atoms):
-                token = (atom * plan.warps[1] + down) * 8 + lane.row
-                tw.copy(sX[token, (None, vector, share), stage], pairs[:, atom])
-        return fragments[:, :, step % 2]
+        tw.copy(plan.load_x, loader.partition_S(sX[:, (None, share), stage])[:, :, step], loaded[:, :, 0])
+        return x[:, :, 0]
 
     tw.clear(acc)
     for k in tw.static_range(pipe.ahead):

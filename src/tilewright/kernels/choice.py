@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.kernels.family import Candidate, Family
-from tilewright.kernels.hopper import Hopper
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.hopper_parts import HopperParts
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.kernels.streaming import Streaming
 from tilewright.kernels.weight_streaming import WeightStreaming
 from tilewright.kernels.weight_tiles import WeightTiles
+from tilewright.kernels.weight_warpgroups import WeightWarpgroups
 from tilewright.notebook import Column, Row
 
 if TYPE_CHECKING:
@@ -26,11 +28,13 @@ if TYPE_CHECKING:
 
 # The index of families, a line for each; of equally fast candidates the first is chosen.
 FAMILIES: tuple[Family, ...] = (
-    Hopper(),
+    HOPPER,
+    HopperParts(),
     Multistage(),
     Streaming(),
     WeightStreaming(),
     WeightTiles(),
+    WeightWarpgroups(),
 )  # fmt: skip
 
 

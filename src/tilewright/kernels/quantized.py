@@ -83,7 +83,7 @@ class Quantized:
         True
         """
         f = self.format
-        codes = unpack_codes(host_array(self.packed, "packed"), f.bits, f.k, f.n, f.group)
+        codes = unpack_codes(host_array(self.packed, "packed"), f.bits, f.k, f.n)
         return self._in_order(codes)
 
     @hiding_frames
@@ -96,7 +96,7 @@ class Quantized:
         [[-3.5, 2.0], [0.0, -16.0]]
         """
         f = self.format
-        codes = unpack_codes(host_array(self.packed, "packed"), f.bits, f.k, f.n, f.group).astype(np.int32)
+        codes = unpack_codes(host_array(self.packed, "packed"), f.bits, f.k, f.n).astype(np.int32)
         zeros: Any = f.zero if self.zeros is None else self._of_rows(host_array(self.zeros, "zeros")).astype(np.int32)
         scales = self._of_rows(host_array(self.scales, "scales").astype(np.float32))
         with np.errstate(all="ignore"):  # infinite scales, as in a kernel
@@ -314,7 +314,7 @@ def _packed(
     found = WeightFormat(bits, k, n, group, as_dtype(scales.dtype), one if is_one else None)
     of_zeros = np.uint8 if bits == 4 else np.int16
     return Quantized(
-        array_beside(pack_codes(codes.astype(np.uint8), bits, group), beside),
+        array_beside(pack_codes(codes.astype(np.uint8), bits), beside),
         array_beside(pack_groups(scales, found.groups), beside),
         None if is_one else array_beside(pack_groups(zeros.astype(of_zeros), found.groups), beside),
         found,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from tilewright import atoms
 from tilewright.arch import Arch, blocks_allowed
 from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
 from tilewright.kernels._weights_kernel import multiply_weights
@@ -21,7 +22,7 @@ from tilewright.kernels.weight_plan import WeightPlan, instruction_of, launch_pl
 from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
 from tilewright.launch import Kernel
 from tilewright.layout import ComposedLayout, Layout, Swizzle
-from tilewright.tiled import TiledCopy, make_tiled_copy, make_tiled_mma
+from tilewright.tiled import TiledCopy, make_tiled_copy, make_tiled_copy_B, make_tiled_mma
 
 # What the prediction takes: the share of their peak that matrix instructions of warps reach beside the conversions, and
 # what a step of K takes beside its arithmetic, in microseconds.
@@ -63,11 +64,6 @@ class TilePlan(WeightPlan):
     __hash__ = WeightPlan.__hash__
 
     @property
-    def atoms(self) -> int:
-        """The instructions along the rows of x that a thread's warp has."""
-        return self.tokens // (8 * self.warps[1])
-
-    @property
     def copy_words(self) -> CopyAtom:
         found: CopyAtom = CpAsync(128, cache="global")
         return found
@@ -92,24 +88,18 @@ class TilePlan(WeightPlan):
 
     @property
     def smem_x(self) -> ComposedLayout:
-        """x: (row, (element, vector, chunk), stage).
+        """x: (row, (element, chunk), stage), with 256 bytes of a row of a chunk.
 
-        A row of a chunk is 256 bytes. Eight lanes read 16 bytes each: of two rows, four parts that lie as far from one
-        another as a lane's share of a group is long. The swizzle puts them into different banks.
+        The swizzle puts the 16 bytes of eight rows, which ldmatrix reads at once, into different banks.
         """
-        swizzle = {1: Swizzle(2, 3, 3), 2: Swizzle(1, 3, 4), 4: Swizzle(1, 5, 2)}[self.parts]
-        shape = (self.tokens, (8, 16, self.shares), self.stages)
         chunk = self.tokens * CHUNK
-        return ComposedLayout(swizzle, 0, Layout(shape, (CHUNK, (1, 8, chunk), chunk * self.shares)))
+        shape = (self.tokens, (CHUNK, self.shares), self.stages)
+        return ComposedLayout(Swizzle(3, 3, 4), 0, Layout(shape, (CHUNK, (1, chunk), chunk * self.shares)))
 
     @property
-    def pair_layout(self) -> Layout:
-        """What a lane reads of x for two steps."""
-        return Layout((8, self.atoms))
-
-    @property
-    def pair_fragments(self) -> Layout:
-        return Layout(((2, 2), self.atoms, 2), ((1, 2), 8, 4))
+    def load_x(self) -> TiledCopy:
+        """Loads fragments of x: two instructions' of a step at once."""
+        return make_tiled_copy_B(atoms.SM75_U32x4_LDSM_N, self.mma)
 
     @property
     def shared_bytes(self) -> int:
@@ -198,7 +188,8 @@ def tile_plan(problem: Problem, configuration: Configuration) -> TilePlan:
     (across, down), shares = configuration.warps, configuration.shares
     beside = 16 * shares  # threads along a row of x
     threads = configuration.threads
-    mma = make_tiled_mma(instruction_of(problem), (across, down, 1))
+    # Two instructions along the rows for each warp, whose operand B is one ldmatrix.
+    mma = make_tiled_mma(instruction_of(problem), (across, down, 1), (16 * across, 16 * down, 16))
     atom = CpAsync(128, cache="global") if problem.a.alignment % 16 == 0 else UniversalCopy(16)
     return TilePlan(
         problem.weights.without_extents(),

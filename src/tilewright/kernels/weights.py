@@ -2,23 +2,20 @@
 
 A weight matrix of (K, N) codes is cut into blocks of 128 of K (a *chunk*) by 16 of N (a *tile*). Each block is one
 contiguous piece of memory, from which a warp loads the operand A of its matrix instructions: 16 columns of the weights
-by 16 of K, eight times. Lane 4 r + q of the warp has column r of the tile and column r + 8, and of each the 32 weights
-of K from 32 q on::
+by 16 of K, eight times. Lane 4 r + q of the warp has column r of the tile and column r + 8::
 
     packed[tile, chunk, word]        4 bits: word = 128 * half + 4 * lane + j,             j = 0 ... 3
                                      8 bits: word = 256 * half + 128 * p + 4 * lane + j,   j = 0 ... 3, p = 0, 1
 
     column of N     16 * tile + 8 * half + lane // 4
     step s          4 bits: 2 * j + (0 or 1), two in a word;    8 bits: 4 * p + j, one in a word
-    row of K        128 * chunk + 32 * (lane % 4) + 4 * s + 2 * h + e           h, e = 0, 1
-                    in groups of g = 32 and 64:
-                    128 * chunk + g * (s // (g // 16)) + g // 4 * (lane % 4) + 4 * (s % (g // 16)) + 2 * h + e
+    row of K        128 * chunk + 16 * s + 8 * h + 2 * (lane % 4) + e           h, e = 0, 1
     bits            4 bits: 4 * (2 * (s % 2) + h) + 16 * e;     8 bits: 8 * h + 16 * e
 
 So 16 bytes of a lane are all that it needs for four steps or eight, the 32 lanes read 512 bytes side by side, and the
-two weights of a register of the instruction (e = 0, 1) lie 16 bits apart, where one `lop3` finds both. Within a chunk
-the instructions take K in an order of their own, in which a lane's share of x is contiguous too: 64 bytes, or less
-where a chunk has several groups, which no step mixes.
+two weights of a register of the instruction (e = 0, 1) lie 16 bits apart, where one `lop3` finds both. Four tiles are
+operand A of a warpgroup's instruction in the same way, one for each of its warps. A step has 16 consecutive rows of K,
+as ldmatrix and TMA bring them of x, so no step mixes groups.
 
 Scales and zeros of a group lie as [tile, group, 2 * (column % 8) + column // 8].
 """
@@ -113,24 +110,22 @@ def check_group(group: int, k: int) -> int:
     if group not in (32, 64) and (group < CHUNK or group % CHUNK):
         raise ArgumentError(
             f"group is 32, 64, a multiple of {CHUNK}, or -1 for all of K, got {group}",
-            help="a lane loads its share of 128 of K at once, and eight elements of x of a group",
+            help="a group has whole matrix instructions, or whole pieces of 128 of K",
         )
     return group
 
 
-def pack_codes(codes: Array, bits: int, group: int) -> Array:
+def pack_codes(codes: Array, bits: int) -> Array:
     """Return codes (K, N) from 0 to 2**bits - 1 as int32 (tiles, chunks, words), padded with code 0.
 
-    >>> pack_codes(np.full((40, 20), 7, np.uint8), 4, 128).shape
+    >>> pack_codes(np.full((40, 20), 7, np.uint8), 4).shape
     (2, 1, 256)
     """
     k, n = codes.shape
     filled = np.pad(codes, ((0, -k % CHUNK if k else CHUNK), (0, -n % TILE))).astype(np.uint32)
-    # K: chunk, group of the chunk, q, step of the group, h, e. N: tile, half, r.
     chunks, tiles = filled.shape[0] // CHUNK, filled.shape[1] // TILE
-    span = min(group, CHUNK)
-    parts = filled.reshape(chunks, CHUNK // span, 4, span // 16, 2, 2, tiles, 2, 8)
-    parts = parts.transpose(6, 0, 7, 1, 3, 8, 2, 5, 4)  # tile, chunk, half, (group, step), r, q, e, h
+    parts = filled.reshape(chunks, STEPS, 2, 4, 2, tiles, 2, 8)  # chunk, s, h, q, e; tile, half, r
+    parts = parts.transpose(5, 0, 6, 1, 7, 3, 4, 2)  # tile, chunk, half, s, r, q, e, h
     if bits == 4:  # s is j and which of the two steps of a word
         parts = parts.reshape(tiles, chunks, 2, 4, 2, 8, 4, 2, 2)  # ..., half, j, s % 2, r, q, e, h
         parts = parts.transpose(0, 1, 2, 5, 6, 3, 7, 4, 8)  # ..., half, r, q, j, e, s % 2, h
@@ -144,11 +139,11 @@ def pack_codes(codes: Array, bits: int, group: int) -> Array:
     return packed.view(np.int32)
 
 
-def unpack_codes(packed: Array, bits: int, k: int, n: int, group: int) -> Array:
+def unpack_codes(packed: Array, bits: int, k: int, n: int) -> Array:
     """Return the codes (K, N) of packed weights, as uint8: word by word, as the layout is defined.
 
     >>> codes = np.random.default_rng(0).integers(0, 16, (40, 20), np.uint8)
-    >>> np.array_equal(unpack_codes(pack_codes(codes, 4, 64), 4, 40, 20, 64), codes)
+    >>> np.array_equal(unpack_codes(pack_codes(codes, 4), 4, 40, 20), codes)
     True
     """
     tiles, chunks, words = packed.shape
@@ -157,9 +152,7 @@ def unpack_codes(packed: Array, bits: int, k: int, n: int, group: int) -> Array:
     half = word // (words // 2)
     s = 2 * j + s_in_word if bits == 4 else 4 * (word // 128 % 2) + j
     shift = 16 * e + (4 * (2 * s_in_word + h) if bits == 4 else 8 * h)
-    span = min(group, CHUNK)
-    of_group, step = s // (span // 16), s % (span // 16)
-    row, column = span * of_group + span // 4 * (lane % 4) + 4 * step + 2 * h + e, 8 * half + lane // 4
+    row, column = 16 * s + 8 * h + 2 * (lane % 4) + e, 8 * half + lane // 4
     codes = np.zeros((tiles, TILE, chunks, CHUNK), np.uint8)
     fields = packed.view(np.uint32)[:, :, :, None, None, None] >> shift.astype(np.uint32) & (2**bits - 1)
     codes.transpose(1, 3, 0, 2)[column, row] = fields.transpose(2, 3, 4, 5, 0, 1)
