@@ -19,7 +19,12 @@ def produce(ring, x, smem):
         state = ring.producer()
         for k in range(TILES):
             with state.fill() as (stage, full):
-                tw.copy(LOAD, tw.local_tile(tw.guarded(x), (1, T), (k, 0)), tw.local_tile(smem, (1, T), (stage, 0)), barrier=full)
+                tw.copy(
+                    LOAD,
+                    tw.local_tile(tw.guarded(x), (1, T), (k, 0)),
+                    tw.local_tile(smem, (1, T), (stage, 0)),
+                    barrier=full,
+                )
 
 
 @tw.function
