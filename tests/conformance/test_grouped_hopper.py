@@ -56,6 +56,8 @@ CASES = {
     "rows": Case("M", (200, 136, 136), COOPERATIVE),
     "rows, weights along K": Case("M", (200, 136, 136), COOPERATIVE, majors="KM", out=BF16),
     "rows, ping-pong": Case("M", (200, 136, 136), ALTERNATING, majors="KM", more=PING_PONG),
+    "rows, ping-pong of two instructions": Case("M", (460, 72, 136), COOPERATIVE, (30, 230, 450), majors="KM", more=PING_PONG),
+    "rows, contiguous, of two instructions": Case("M", (460, 72, 72), COOPERATIVE, (30, 230, 450), majors="MK", more=PING_PONG),
     "rows, cluster": Case("M", (300, 72, 136), COOPERATIVE, (5, 5, 290), more=CLUSTER),
     "rows, cluster in ping-pong": Case("M", (300, 136, 72), ALTERNATING, (70, 290), blocks=4, more=CLUSTER | PING_PONG),
     "rows, one after another": Case("M", (200, 72, 72), COOPERATIVE, tuple(range(1, 41))),
@@ -110,7 +112,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, ends: An
 
 
 QUICK = (
-    "rows", "rows, ping-pong", "rows, cluster", "rows, results of odd rows", "columns", "K", "K, ping-pong",
+    "rows", "rows, ping-pong of two instructions", "rows, cluster", "rows, results of odd rows", "columns", "K", "K, ping-pong",
     "K, both along K", "K, cluster",
 )  # fmt: skip
 
@@ -148,7 +150,7 @@ def test_a_group_does_not_meet_the_next_one(backend: Backend, name: str) -> None
         assert not found[0].any() and not found[2].any()
 
 
-@pytest.mark.parametrize("name", ["rows", "rows, ping-pong"])
+@pytest.mark.parametrize("name", ["rows", "rows, ping-pong of two instructions"])
 def test_a_group_is_all_that_is_written(backend: Backend, name: str) -> None:
     """Tiles that overhang a group leave the next one's rows alone, and what lies beside the results."""
     case = CASES[name]

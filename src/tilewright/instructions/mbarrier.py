@@ -582,8 +582,7 @@ class _Test(Poll):
 
 def _scope_of_waits(buffer: Buffer, printer: Printer) -> str:
     """Return what is added to names of waits at which threads of other blocks arrive: they acquire from the cluster."""
-    for op in printer.kernel.body.walk():
-        brings_bytes = op.effects.reaches_blocks and buffer in op.buffers
-        if brings_bytes or (isinstance(op, MbarrierArriveAt) and op.buffer is buffer and not op.relaxed):
+    for op in printer.structure.users[buffer]:
+        if op.effects.reaches_blocks or (isinstance(op, MbarrierArriveAt) and not op.relaxed):
             return "_cluster"
     return ""

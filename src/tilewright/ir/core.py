@@ -134,11 +134,15 @@ class Block:
 
     def walk(self) -> Iterator[Op]:
         """Yield every op of the block and of the blocks nested in it, outer ops first."""
-        for op in self.ops:
-            yield op
-            if roles_of(type(op)).block:
-                for inner in op.blocks:
-                    yield from inner.walk()
+        pending: list[Block | Iterator[Op]] = [iter(self.ops)]  # one generator, however deep the blocks are nested
+        while pending:
+            top = pending.pop()
+            ops = iter(top.ops) if isinstance(top, Block) else top
+            for op in ops:
+                yield op
+                if roles_of(type(op)).block:
+                    pending += (ops, *reversed(op.blocks))
+                    break
 
     def substitute(self, mapping: Mapping[Value, Value]) -> None:
         """Replace operands in place, in the block's ops and in those of the blocks nested in it."""
@@ -431,5 +435,6 @@ class Kernel:
         """Return the buffers that the ops of the kernel name, in order of first use."""
         found: dict[Buffer, None] = {p.target: None for p in self.parameters if isinstance(p.target, Buffer)}
         for op in self.body.walk():
-            found.update((buffer, None) for buffer in op.buffers)
+            for use in roles_of(type(op)).uses:
+                found[getattr(op, use.field)] = None
         return list(found)

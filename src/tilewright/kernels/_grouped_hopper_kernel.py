@@ -14,7 +14,7 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._grouped_kernel import Ends, part_of
 from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order, gather, meet, of_part
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, ROWS, WARPGROUP
 
 _CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2
 
@@ -72,6 +72,10 @@ class Products:
             return tw.ceil_div(self.ends.end - self.ends.begin, depth)
         return tw.where(group < self.groups, tw.ceil_div(self.k, depth), 0)
 
+    def rows(self, row):
+        """Return how many rows of a ragged M the group has from a tile on."""
+        return self.ends.end - self.ends.begin - row * self.plan.plan.tile[0]
+
     def left(self, k_tile):
         """Return how many indices of K the group has from a tile of K on."""
         return self.ends.end - self.ends.begin - k_tile * self.plan.plan.tile[2]
@@ -115,7 +119,8 @@ def cooperate(plan, products, ring, sA, sB, sD, D, rank):
     acc = tw.registers(own.mma.atom.dtype_c, own.mma.partition_shape(own.tile[:2], "C"))
     state = ring.consumer(behind=1)
     for group, row, column in products.tiles:
-        multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group))
+        rows = products.rows(own.cluster * row + rank) - consumer * ROWS
+        multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group), rows)
         tw.wgmma_wait(0)
         state.release(wrote=plan.ragged == "K")
         finish(plan, products, acc, sD, D, (own.cluster * row + rank, column, group), consumer)
@@ -136,7 +141,8 @@ def alternate(plan, products, ring, order, sA, sB, sD, D, rank):
         steps = products.steps(group)
         if turn == consumer:
             order.multiplies[consumer].wait(parity)
-            multiply(plan, products, state, tA, tB, sA, sB, acc, steps)
+            rows = products.rows(own.cluster * row + rank)
+            multiply(plan, products, state, tA, tB, sA, sB, acc, steps, rows)
             if tw.lane_id() == 0:
                 order.multiplies[other].arrive()
             tw.wgmma_wait(0)
@@ -154,10 +160,38 @@ def alternate(plan, products, ring, order, sA, sB, sD, D, rank):
 
 
 @tw.function
-def multiply(plan, products, state, tA, tB, sA, sB, acc, steps):
-    """Multiply tiles of K; the last products are still under way behind it."""
+def multiply(plan, products, state, tA, tB, sA, sB, acc, steps, rows):
+    """Multiply tiles of K; the last products are still under way behind it.
+
+    The consumer's own instructions begin with `rows` rows of a ragged M that are the group's, counted from the first
+    of theirs: those that only reach what is behind them are left out.
+    """
+    own = plan.plan
+    waves, across = tw.size(acc.shape[1]), ROWS * own.mma.size // WARPGROUP
     if steps == 0:
         tw.clear(acc)
+    if plan.ragged == "K" or rows > (waves - 1) * across:
+        multiply_waves(plan, products, state, tA, tB, sA, sB, acc, steps)
+    elif waves == 2 and rows > 0:
+        first_a, first = (x.map_layout(first_wave) for x in (tA, acc))
+        multiply_waves(plan, products, state, first_a, tB, sA, sB, first, steps)
+    else:
+        for _ in range(steps):
+            with state.read() as _:
+                pass
+
+
+def first_wave(layout):
+    """Return a fragment's layout for the first of two instructions along M."""
+    if isinstance(layout, tw.ComposedLayout):
+        return tw.ComposedLayout(layout.outer, layout.offset, first_wave(layout.inner))
+    value, _, *rest = layout.shape
+    return tw.Layout((value, 1, *rest), layout.stride)
+
+
+@tw.function
+def multiply_waves(plan, products, state, tA, tB, sA, sB, acc, steps):
+    """Multiply tiles of K of all rows that a fragment has."""
     for k_tile in range(steps):
         with state.read() as stage:
             if plan.ragged == "K":
