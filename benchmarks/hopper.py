@@ -58,7 +58,6 @@ def products(n: int, dtype: torch.dtype) -> dict[str, Any]:
         found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
         for tile in ((128, 128), (64, 256)):
             found[f"07_ping_pong, {tile[0]} x {tile[1]}"] = product(a, b, dtype, ping_pong(tile))
-        found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
         producers = example("04_producer_consumers").matmul
         found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, producers)
     return measure(found)
@@ -84,6 +83,8 @@ def products_of_8_bits(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
     persistent = example("05_persistent").matmul
     found = {"cuBLAS": cublas(False), "cuBLAS, fast accumulation": cublas(True)}
     found["05_persistent"] = product(a, b, torch.bfloat16, lambda out, x, y: persistent(out, x, y, alpha=1.0))
+    clusters = partial(example("06_cluster_multicast").matmul, alpha=1.0, scheduler=Grouped(8))
+    found["06_cluster_multicast, groups of 8"] = product(a, b, torch.bfloat16, clusters)
     return measure(found, limit=2e-2)
 
 

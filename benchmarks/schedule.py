@@ -1,12 +1,17 @@
 """Matrix products of the scheduling layer against cuBLAS: the best plan that a grid of parameters finds.
 
     python -m benchmarks.schedule [--json FILE] [--type bfloat16] [--layouts NN] [--size 4096] [--quick]
+    python -m benchmarks.schedule --type int8 [--json FILE] [--size 4096] [--quick]
 
 NT is A by rows and B by columns (K contiguous in both), NN both by rows.
 Each type's grids are tuned first, of plans by warps (mma.sync) and, on sm_90a, by warpgroups (wgmma, TMA): all plans
 are built, compiled, checked against float64 and timed. The best ones are then measured interleaved with cuBLAS
 (PyTorch), `tw.matmul` and the plan that `plan.auto` chooses, on normal random numbers. The last one adds to C, which it
 reads, where the others set it.
+
+`--type int8` is C = (A * S) B of int8 weights A, with a float32 scale for each row, and bfloat16 B by columns. Each
+thread of a warpgroup converts and scales A in the registers from which wgmma multiplies. The libraries' way is beside
+it: cuBLAS on weights that were converted before, and the conversion and cuBLAS together.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from tilewright.schedule import (
     Role,
     ScheduledKernel,
     Target,
+    cast,
     create_parameter_grid,
 )
 from tilewright.tune import tune_plan
@@ -87,10 +93,14 @@ def plan_of(values: Mapping[str, Any], size: int, dtype: tw.DType, layouts: str)
 
 
 def plan_of_warpgroups(
-    values: Mapping[str, Any], size: int, dtype: tw.DType, layouts: str
+    values: Mapping[str, Any], size: int, dtype: tw.DType, layouts: str, of_weights: bool = False
 ) -> tuple[Plan, Sequence[Array]]:
-    """Return the plan of C = A B for the choices of `OF_WARPGROUPS`: half of the tile's rows a warpgroup."""
-    A = Array(Role.INPUT, dtype, (size, size))
+    """Return the plan of C = A B for the choices of `OF_WARPGROUPS`: half of the tile's rows a warpgroup.
+
+    `of_weights`: A is int8, and each of its rows has a scale S.
+    """
+    A = Array(Role.INPUT, tw.int8 if of_weights else dtype, (size, size))
+    S = Array(Role.INPUT, tw.float32, (size,))
     B = Array(Role.INPUT, dtype, (size, size), LAYOUTS[layouts])
     C = Array(Role.OUTPUT, dtype, (size, size))
     nest = Nest((size, size, size))
@@ -98,7 +108,7 @@ def plan_of_warpgroups(
 
     @nest.iteration_logic
     def _() -> None:
-        C[i, j] += A[i, k] * B[k, j]
+        C[i, j] += (cast(A[i, k] * S[i], dtype) if of_weights else A[i, k]) * B[k, j]
 
     target = Target()
     unit = target.GridUnit
@@ -117,7 +127,7 @@ def plan_of_warpgroups(
         plan.cache(operand, index=i_tile, pipeline_stages=values["stages"])
     plan.cache(C, index=k, location=Location.MMA_FRAGMENT, tma=values["stores"])
     plan.tensorize((ii, jj, kk), shape, steps // 16, prologue_op=MMAFragmentOp.SET, prologue_arg=0.0)
-    return plan, (A, B, C)
+    return plan, (A, S, B, C) if of_weights else (A, B, C)
 
 
 def chosen(size: int, dtype: tw.DType, layouts: str) -> ScheduledKernel:
@@ -200,11 +210,57 @@ def measure(name: str, layouts: str, size: int, quick: bool) -> dict[str, Any]:
     }
 
 
+def measure_weights(size: int, quick: bool) -> dict[str, Any]:
+    """Tune the plans of int8 weights times bfloat16, and measure the best one against conversions and cuBLAS."""
+    a = torch.randint(-127, 128, (size, size), device="cuda", dtype=torch.int8)
+    s = torch.rand(size, device="cuda") / 64
+    b = torch.randn(size, size, device="cuda").to(torch.bfloat16).T
+    out, theirs = (torch.full((size, size), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    converted = (a * s[:, None]).to(torch.bfloat16)
+    exact = converted.double() @ b.double()
+
+    def reference(a: torch.Tensor, s: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(exact)
+
+    choices = {**OF_WARPGROUPS, "tile": OF_WARPGROUPS["tile"][:1], "group": [8], "stages": [4]}
+    found = tune_plan(
+        lambda values: plan_of_warpgroups(values, size, tw.bfloat16, "NT", of_weights=True),
+        create_parameter_grid(choices if quick else OF_WARPGROUPS),
+        (a, s, b, out),
+        name="product",
+        reference=reference,
+        store=None,
+        force=True,
+    )
+    found.kernel(a, s, b, out)
+    error = float((out.double() - exact).norm() / exact.norm())
+    times = interleaved(
+        {
+            "cuBLAS, weights converted before": lambda: torch.matmul(converted, b, out=theirs),
+            "conversion and cuBLAS": lambda: torch.matmul((a * s[:, None]).to(torch.bfloat16), b, out=theirs),
+            "schedule, int8 weights": partial(found.kernel, a, s, b, out),
+        },
+        rounds=5 if quick else 25,
+    )
+    best = times["cuBLAS, weights converted before"]["seconds"]
+    return {
+        "type": "int8",
+        "layouts": "NT",
+        "size": size,
+        "parameters": {str(key): value for key, value in found.parameters.items()},
+        "error": {"schedule, int8 weights": error},
+        "report": found.kernel.report().as_json(),
+        "seconds": times,
+        "of_cublas": {candidate: best / each["seconds"] for candidate, each in times.items()},
+        "tuning": found.as_json(),
+    }
+
+
 def main() -> None:
     """Measure and print; write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--type", choices=TYPES)
+    parser.add_argument("--type", choices=[*TYPES, "int8"])
     parser.add_argument("--layouts", choices=LAYOUTS)
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--quick", action="store_true", help="a grid of two plans, few rounds")
@@ -213,10 +269,13 @@ def main() -> None:
     wanted = [
         (name, layouts)
         for name in ([options.type] if options.type else TYPES)
-        for layouts in ([options.layouts] if options.layouts else LAYOUTS)
+        for layouts in (["NT"] if name == "int8" else [options.layouts] if options.layouts else LAYOUTS)
     ]
     for name, layouts in wanted:
-        result = measure(name, layouts, options.size, options.quick)
+        if name == "int8":
+            result = measure_weights(options.size, options.quick)
+        else:
+            result = measure(name, layouts, options.size, options.quick)
         results.append(result)
         shares = ", ".join(f"{candidate} {share:.3f}" for candidate, share in result["of_cublas"].items())
         errors = ", ".join(f"{error:.1e}" for error in result["error"].values())

@@ -7,6 +7,7 @@ they are new ones, and one that fails is printed with what repeats it.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -83,11 +84,37 @@ def pytest_configure(config: pytest.Config) -> None:
     # workers of xdist inherit the folder of the process that started them.
     slow.Random.in_full = config.option.markexpr.strip() == "slow"
     if not hasattr(config, "workerinput"):
-        config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-cache-"))
-        os.environ[_CACHE] = str(config.stash[_own_folder])
+        config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-"))
+        os.environ[_CACHE] = str(config.stash[_own_folder] / "cache")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let the programs that tests start share byte code where the environment forbids to write it beside the sources.
+
+    Without it each compiles all of the library that it imports, which takes longer than most of what they do. It lies
+    in this run's own folder. The workers of xdist start before, or they would compile pytest and NumPy for themselves.
+    """
+    runs_tests = hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None)
+    if runs_tests and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(os.environ[_CACHE]).with_name("bytecode")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Leave what is collected, half a million objects that stay, to no garbage collector.
+
+    It would look at them over and over: a seventh of the time of the tests after.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_what_is_left_out(items)
     folders = {config.rootpath / path for path in QUICK}
     # Of each file once: comparing paths for each of the tests takes seconds.
     quick_files = {path: not folders.isdisjoint((path, *path.parents)) for path in {item.path for item in items}}
@@ -98,6 +125,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("quick")
         if is_slow and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+
+
+def mark_what_is_left_out(items: list[pytest.Item]) -> None:
+    """Mark as slow the cases of tests with the mark `spread` that are not among those that it keeps."""
+    tests: dict[tuple[object, ...], list[pytest.Item]] = {}
+    for item in items:
+        mark = item.get_closest_marker("spread")
+        if mark is not None and item.get_closest_marker("slow") is None:
+            # What runs on a GPU is counted apart: it is skipped where there is none.
+            is_on_gpu = item.get_closest_marker("gpu") is not None
+            tests.setdefault((item.nodeid.partition("[")[0], is_on_gpu, *mark.args), []).append(item)
+    for (_, _, every), cases in tests.items():
+        kept = slow.spread([case.callspec.indices for case in cases], every)
+        for n, case in enumerate(cases):
+            if n not in kept:
+                case.add_marker("slow")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

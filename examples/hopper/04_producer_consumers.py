@@ -123,17 +123,18 @@ def matmul(C, A, B, stages: int = 4) -> None:
 
 
 def cases(backend: Backend, quick: bool) -> list[Case]:
-    """Return the cases. NumPy's bfloat16 is not brought to a GPU."""
-    return [_case(stages, (256, 512, 320)) for stages in (2, 4)] if backend == "sim" else []
+    """Return the cases; on a GPU, with torch, which has bfloat16, large products."""
+    extents = (256, 512, 320) if quick else (4096, 4096, 4096)
+    return [_case(stages, extents, backend) for stages in (2, 4)]
 
 
-def _case(stages: int, extents: tuple[int, int, int]) -> Case:
+def _case(stages: int, extents: tuple[int, int, int], backend: Backend) -> Case:
     m, n, k = extents
 
     def prepare() -> Trial:
         random = np.random.default_rng(0)
         a, b = (random.standard_normal((rows, k)).astype(ml_dtypes.bfloat16) for rows in (m, n))
-        A, B, C = put(a, "sim"), put(b, "sim"), put(np.full((m, n), np.nan, np.float32), "sim")
+        A, B, C = put(a, backend), put(b, backend), put(np.full((m, n), np.nan, np.float32), backend)
         expected = a.astype(np.float32) @ b.astype(np.float32).T
         return Trial(lambda: matmul(C, A, B, stages), lambda: fetch(C), expected, k * 2.0**-23 * 16)
 

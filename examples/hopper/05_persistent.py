@@ -13,7 +13,8 @@ read it, and a barrier of the 128 threads tells the others. Results of 4 bytes l
 write them two at a time, because stmatrix moves elements of 2 bytes; that takes twice as many accesses as it could.
 
 `tw.schedulers.Grouped` gives each block its tiles: in groups of eight rows, column by column, so that blocks that run
-at the same time share rows of A and of B in the second-level cache. Another scheduler is another argument of the plan.
+at the same time share rows of A and of B in the second-level cache. Of float32 groups of sixteen took 0.2 to 0.9 %
+less. Another scheduler is another argument of the plan.
 
 The plan says what is multiplied, the kernel is one. A tile is 128 x 256 and 128 bytes of K, whatever an element has:
 
@@ -46,6 +47,7 @@ WARPGROUP = 128
 CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
 ORDER = tw.schedulers.Grouped(rows=8)
+ORDER_OF_FLOAT32 = tw.schedulers.Grouped(rows=16)
 COLUMNS = 256  # of a consumer's results
 PART_BYTES = 256  # of a row of the results that are stored at once
 
@@ -149,7 +151,7 @@ def store(C, acc, sC, row, column, plan, alpha):
 
 
 @cache
-def plan_for(dtype: tw.DType = tw.bfloat16, stages: int = 4, scheduler: tw.schedulers.Scheduler = ORDER) -> Plan:
+def plan_for(dtype: tw.DType = tw.bfloat16, stages: int = 4, scheduler: tw.schedulers.Scheduler | None = None) -> Plan:
     """Return the plan for a type of A and B: tiles of 128 x 256, in layouts that TMA writes and wgmma reads."""
     if dtype not in ATOMS:
         raise ValueError(f"the plan multiplies {', '.join(map(str, ATOMS))}, not {dtype}")
@@ -168,13 +170,13 @@ def plan_for(dtype: tw.DType = tw.bfloat16, stages: int = 4, scheduler: tw.sched
         tw.make_tiled_mma(getattr(tw.atoms, name), (CONSUMERS, 1, 1)),
         part,
         tw.make_tiled_copy_C(write, part),
-        scheduler,
+        scheduler or (ORDER_OF_FLOAT32 if dtype.bytes == 4 else ORDER),
     )
 
 
 def matmul(
     C, A, B, stages: int = 4, blocks: int = 132, alpha: float | None = None,
-    scheduler: tw.schedulers.Scheduler = ORDER,
+    scheduler: tw.schedulers.Scheduler | None = None,
 ) -> None:  # fmt: skip
     """Compute C = alpha A B^T of extents that are multiples of the tile, by at most so many blocks."""
     plan = plan_for(describe(A).dtype, stages, scheduler)

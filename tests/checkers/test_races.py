@@ -91,7 +91,7 @@ def programs(draw: st.DrawFn) -> list[Statement]:
     return program
 
 
-@examples(90, 300, suppress_health_check=list(HealthCheck))
+@examples(45, 300, suppress_health_check=list(HealthCheck))
 @given(programs(), st.sampled_from([(1, 64), (2, 64), (1, 36), (3, 64)]))
 def test_programs_by_chance(program: list[Statement], shape: tuple[int, int]) -> None:
     compare(program, *shape)
@@ -180,6 +180,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.spread(4)
 def test_every_subset(name: str, blocks: int) -> None:
     """Remove some of the synchronisations: there is a finding if and only if one of them was needed."""
     program = PROGRAMS[name]

@@ -38,6 +38,7 @@ def locked(total, lock, how: tw.constexpr):
 
 @pytest.mark.parametrize("how", ["cas", "exchange", "count", "test first"])
 @pytest.mark.parametrize(("blocks", "threads"), [(1, 32), (3, 40)])
+@pytest.mark.spread(3)
 def test_a_lock_of_every_thread(how: str, blocks: int, threads: int) -> None:
     total = zeros()
     locked[blocks, threads](total, zeros(), how)

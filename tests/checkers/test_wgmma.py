@@ -114,6 +114,7 @@ def ring(D, A, B, mma: tw.constexpr, stages: tw.constexpr, pending: tw.constexpr
 
 
 @pytest.mark.parametrize(("stages", "pending", "fences"), covering([2, 3, 4], [0, 1, 2, 3], [True, False]))
+@pytest.mark.spread(4)
 def test_a_ring_may_have_as_many_groups_under_way_as_it_has_stages_to_spare(
     stages: int, pending: int, fences: bool
 ) -> None:
@@ -182,6 +183,7 @@ def registers(D, A, B, mma: tw.constexpr, what: tw.constexpr):
         ("early fence", {"missing-fence"}), ("again", {"missing-fence"}),
     ],
 )  # fmt: skip
+@pytest.mark.spread(3)
 def test_registers_under_way(what: str, found: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     d, a, b = operands(16)
     assert kinds(registers, d, a, b, tw.make_tiled_mma(FROM_REGISTERS), what) == found

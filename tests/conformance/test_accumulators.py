@@ -58,6 +58,7 @@ def row_statistics(sums, greatest, same, c, mma: tw.constexpr):
     ("name", "layout"),
     [(name, (1, 1, 1)) for name in ATOMS] + [(ATOMS[1], layout) for layout in ((4, 1, 1), (1, 2, 1), (2, 4, 1))],
 )
+@pytest.mark.spread(4)
 def test_row_statistics(backend: Backend, name: str, layout: tuple[int, int, int]) -> None:
     mma = tiled(name, layout)
     type = mma.atom.dtype_c
@@ -99,6 +100,7 @@ def two_products(out, a, b, v, mma: tw.constexpr):
         ("SM70_8x8x4_F16F16F16F16_TN", 1),
     ],
 )
+@pytest.mark.spread(3)
 def test_the_accumulator_as_operand(backend: Backend, name: str, warps: int) -> None:
     layout = (4, 1, 1) if name.startswith("SM70") else (warps, 1, 1)
     mma = tw.make_tiled_mma(getattr(tw.atoms, name), layout)

@@ -80,6 +80,7 @@ def ring(out, late, x, stages: tw.constexpr, consumers: tw.constexpr, copies: tw
 
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize(("n", "stages", "consumers"), [(1, 1, 1), (9, 1, 2), (10, 3, 3), (7, 4, 1)])
+@pytest.mark.spread(4)
 def test_ring(backend: Backend, n: int, stages: int, consumers: int, copies: bool) -> None:
     x = np.random.default_rng(n).integers(0, 9, (32, n, 5)).astype(np.int32)
     start = np.full((32, consumers, 5), -1, np.int32)

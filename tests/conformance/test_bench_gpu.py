@@ -333,6 +333,25 @@ def test_transpose_launch_and_files(tmp_path: Path) -> None:
     assert rows["sin"]["of_first"] == 1 and rows["both"]["of_first"] < 0.9
 
 
+def test_a_gradient_is_captured_on_a_stream_of_its_own_and_spoils_nothing_on_the_default_one() -> None:
+    """autograd goes back on the stream of the forward pass; the default stream cannot be captured."""
+    torch = pytest.importorskip("torch")
+
+    def is_captured() -> bool:
+        x = torch.randn(1 << 12, device="cuda", requires_grad=True)
+        y, grad = x.sin(), torch.ones_like(x)
+        run = lambda: torch.autograd.grad(y, x, grad, retain_graph=True)  # noqa: E731
+        return tw.bench.compare({"sin": run}, rounds=3, batch_ms=1, flush=False)["sin"].captured
+
+    before = torch.cuda.current_stream()
+    assert not is_captured()
+    assert torch.cuda.current_stream() == before
+    assert torch.randn(8, device="cuda").isfinite().all()  # the generator counts outside of captures again
+    torch.cuda.empty_cache()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        assert is_captured()
+
+
 def test_the_simulator_is_not_timed() -> None:
     dst, src = np.zeros(8, np.float32), np.ones(8, np.float32)
     run = lambda: scale[1, THREADS](dst, src, 1)  # noqa: E731

@@ -54,6 +54,7 @@ def update_shared(target, old, x, operation: tw.constexpr, sem: tw.constexpr, sc
 @pytest.mark.parametrize("kernel", [update, update_shared], ids=["global", "shared"])
 @pytest.mark.parametrize(("sem", "scope"), ORDERS)
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=str)
+@pytest.mark.spread(6)
 def test_updates(backend: Backend, dtype: tw.DType, sem: str, scope: str, kernel: Any) -> None:
     names = [n for n in OPERATIONS if dtype.is_integer or n not in ("and", "or", "xor")]
     for name in names:
@@ -110,6 +111,7 @@ def move(out, x, reading: tw.constexpr, writing: tw.constexpr, scope: tw.constex
     ("reading", "writing"), [("relaxed", "relaxed"), ("acquire", "release"), ("volatile", "volatile")]
 )
 @pytest.mark.parametrize("dtype", [tw.int8, tw.uint8, *INTEGERS, *FLOATS], ids=str)
+@pytest.mark.spread(6)
 def test_loads_and_stores(backend: Backend, dtype: tw.DType, reading: str, writing: str, scope: str) -> None:
     x = numbers(dtype, 3)
     out = backend.zeros(256, dtype)

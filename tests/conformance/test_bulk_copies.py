@@ -53,6 +53,7 @@ def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float16", "int32", "float32", "int64", "float64"])
 @pytest.mark.parametrize("bits", [0, 1, 2, 3])
+@pytest.mark.spread(4)
 def test_types_and_swizzles(backend: Backend, dtype: str, bits: int) -> None:
     size = tw.dtype(dtype).bytes
     columns = (16 << bits) // size
@@ -93,6 +94,7 @@ REDUCED = {
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(kind, dtype) for kind, types in REDUCED.items() for dtype in types])
+@pytest.mark.spread(6)
 def test_reductions(backend: Backend, kind: str, dtype: str) -> None:
     x, before = numbers((32, 32), dtype), numbers((19, 32), dtype)[::-1].copy()
     if dtype.startswith("int"):
@@ -130,6 +132,7 @@ def by_runs(out, x, tile: tw.constexpr, load: tw.constexpr, store: tw.constexpr)
 
 @pytest.mark.parametrize("policy", [None, "evict_first", "evict_last", "evict_normal", "evict_unchanged"])
 @pytest.mark.parametrize(("dtype", "columns"), [("uint8", 48), ("float16", 8), ("float32", 100), ("float64", 1024)])
+@pytest.mark.spread(4)
 def test_runs(backend: Backend, dtype: str, columns: int, policy: str | None) -> None:
     atoms = [tw.atoms.SM90_BULK_COPY_G2S, tw.atoms.SM90_BULK_COPY_S2G]
     if policy is not None:
@@ -234,6 +237,7 @@ def test_copy_and_transpose(backend: Backend, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("extents", [(128, 128, 64), (128, 136, 320), (72, 128, 200)])
+@pytest.mark.spread(4)
 def test_ring(backend: Backend, stages: int, extents: tuple[int, int, int]) -> None:
     m, n, k = extents
     random = np.random.default_rng(k)

@@ -59,6 +59,7 @@ def reduce_one(out, x, op: tw.constexpr, group: tw.constexpr):
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.spread(4)
 def test_sums(backend: Backend, block: Any) -> None:
     threads = threads_of(block)
     x = numbers(tw.float32, threads)
@@ -80,6 +81,7 @@ def test_sums(backend: Backend, block: Any) -> None:
     ],
     ids=str,
 )
+@pytest.mark.spread(6)
 def test_names_and_types(backend: Backend, type: tw.DType, op: str, block: int) -> None:
     x = numbers(type, block)
     if op == "mul" and not type.is_float:
@@ -126,6 +128,7 @@ def matrices(count: int) -> Array:
 
 @pytest.mark.parametrize("block", [3, 32, 40, 128, 300, 320, 1000, 1024])
 @pytest.mark.parametrize("group", ["block", "warp", 4])
+@pytest.mark.spread(4)
 def test_reduction_keeps_the_order(backend: Backend, block: int, group: Any) -> None:
     x = matrices(block)
     out = backend.zeros((block, 4), tw.uint32)
@@ -152,6 +155,7 @@ def scan_matrices(out, total, x, group: tw.constexpr, exclusive: tw.constexpr):
 @pytest.mark.parametrize("block", [3, 32, 40, 128, 300, 320, 1000, 1024])
 @pytest.mark.parametrize("group", ["block", "warp", 4])
 @pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.spread(6)
 def test_scan_keeps_the_order(backend: Backend, block: int, group: Any, exclusive: bool) -> None:
     x = matrices(block)
     out, total = backend.zeros((block, 4), tw.uint32), backend.zeros((block, 4), tw.uint32)
@@ -184,6 +188,7 @@ def scan_fragment(out, x, count: tw.constexpr, op: tw.constexpr, group: tw.const
 @pytest.mark.parametrize("block", [1, 20, 32, 40, 96, 256, 288, 300, 1024])
 @pytest.mark.parametrize(("group", "count"), [("block", 1), ("block", 3), ("warp", 4), (8, 1)])
 @pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.spread(6)
 def test_scans(backend: Backend, block: int, group: Any, count: int, exclusive: bool) -> None:
     for op, neutral in (("add", 0), ("max", -np.inf)):
         x = numbers(tw.float32, block * count, seed=block)
@@ -264,6 +269,7 @@ def extremes(values, places, x, count: tw.constexpr, group: tw.constexpr):
 
 @pytest.mark.parametrize("block", [1, 20, 32, 40, 96, 288, 300, 1024])
 @pytest.mark.parametrize("group", ["block", "warp", 8])
+@pytest.mark.spread(4)
 def test_extremes(backend: Backend, block: int, group: Any) -> None:
     random = np.random.default_rng(block)
     for type, count in ((tw.float32, 1), (tw.float32, 4), (tw.float16, 1), (tw.int32, 1), (tw.uint32, 4)):
@@ -315,6 +321,7 @@ KEYS = [(tw.float32, 1), (tw.int32, 4), (tw.uint32, 1), (tw.float16, 1), (tw.int
     ids=str,
 )
 @pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.spread(6)
 def test_sort(backend: Backend, shape: tuple[int, Any], kind: tuple[tw.DType, int], descending: bool) -> None:
     (block, group), (type, count) = shape, kind
     random = np.random.default_rng(block)
@@ -353,6 +360,7 @@ def top(values, places, x, k: tw.constexpr, count: tw.constexpr, group: tw.const
 
 @pytest.mark.parametrize(("block", "group"), [(20, "block"), (64, "warp"), (64, 8), (300, "block"), (320, "block")])
 @pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.spread(4)
 def test_topk(backend: Backend, block: int, group: Any, largest: bool) -> None:
     x = np.random.default_rng(3).integers(0, 30, (block, 2)).astype(np.float32)
     x[::5, 0], x[3, 1] = np.nan, -np.inf

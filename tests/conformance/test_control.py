@@ -364,6 +364,7 @@ FUNCTIONS: tuple[Callable[[int], int], ...] = (
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.spread(6)
 def test_functions_as_python_runs_them(backend: Backend, function: Callable[[int], int]) -> None:
     x = np.arange(100, dtype=np.int32)
     out = backend.zeros(100, tw.int32)

@@ -38,6 +38,7 @@ def copy_rows(dst, src, count: tw.constexpr):
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 16, 24])
+@pytest.mark.spread(6)
 def test_contiguous_runs(backend: Backend, dtype: tw.DType, count: int) -> None:
     src = values(dtype, 32 * count)
     dst = backend.zeros((3, 32 * count), dtype)
@@ -67,6 +68,7 @@ def test_copies_of_one_element(backend: Backend, dtype: tw.DType) -> None:
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("offset", [1, 2, 3, 4, 8])
+@pytest.mark.spread(6)
 def test_views_that_begin_anywhere(backend: Backend, dtype: tw.DType, offset: int) -> None:
     """The pointer's alignment decides the width: a view at an odd element is copied by elements."""
     count = 16
@@ -98,6 +100,7 @@ ROWS = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout((8, 4), (4, 1)), t
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize(("leading", "offset"), [(64, 0), (65, 0), (66, 2), (68, 4), (72, 8), (80, 1)])
+@pytest.mark.spread(6)
 def test_padded_matrices(backend: Backend, dtype: tw.DType, leading: int, offset: int) -> None:
     """A leading dimension that is no multiple of the vector, and views at an offset."""
     memory = values(dtype, 32 * leading + 16)
@@ -180,6 +183,7 @@ def copy_if(dst, src, flags, count: tw.constexpr):
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.spread(4)
 def test_copies_under_a_bool(backend: Backend, dtype: tw.DType, count: int) -> None:
     """Where it is false nothing is written to global memory, and zeros to registers and shared memory."""
     src, flags = values(dtype, (32, count)), np.arange(32) % 3 == 0
@@ -211,6 +215,7 @@ def copy_with_edges(dst, src, tile: tw.constexpr, tiled_copy: tw.constexpr):
 
 @pytest.mark.parametrize("dtype", [tw.bool_, tw.float16, tw.bfloat16, tw.int32, tw.float32, tw.float64], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (15, 31), (16, 32), (17, 33), (40, 70)])
+@pytest.mark.spread(6)
 def test_copies_under_a_tensor_of_bools(backend: Backend, dtype: tw.DType, shape: tuple[int, int]) -> None:
     src = values(dtype, shape)
     whole = backend.put(untouched(dtype, shape[0] * shape[1] + 64))
@@ -270,6 +275,7 @@ STORE = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout((16, 8), (8, 1)),
 
 @pytest.mark.parametrize("dtype", [tw.float16, tw.bfloat16, tw.int32, tw.float32, tw.float64], ids=str)
 @pytest.mark.parametrize("swizzle", [(1, 2, 4), (3, 2, 6), (3, 3, 3), (2, 3, 6), (3, 0, 6)], ids=str)
+@pytest.mark.spread(4)
 def test_swizzled_shared_memory(backend: Backend, dtype: tw.DType, swizzle: tuple[int, int, int]) -> None:
     layout = tw.composition(tw.Swizzle(*swizzle), tw.Layout((64, 64), (64, 1)))
     src = values(dtype, (64, 64))
@@ -326,6 +332,7 @@ def copy_rows_with_counts(dst, src, tiled_copy: tw.constexpr, cached: tw.constex
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("dtype", [tw.int8, tw.bfloat16, tw.float32, tw.float64], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (16, 32), (17, 33), (40, 67), (31, 63)])
+@pytest.mark.spread(6)
 def test_copies_under_counts(backend: Backend, dtype: tw.DType, shape: tuple[int, int], cached: bool) -> None:
     width = 128 // dtype.bits
     row = -(-shape[1] // width) * width + width  # a row's padding is not ours: neither read nor written

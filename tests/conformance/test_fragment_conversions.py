@@ -32,6 +32,7 @@ LAYOUTS = (tw.Layout(8), tw.Layout((2, 4), (4, 1)), tw.Layout((2, 2, 2), (1, 8, 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.spread(6)
 def test_whole_fragments(backend: Backend, source: tw.DType, target: tw.DType, layout: tw.Layout) -> None:
     x = np.random.default_rng(0).choice(edge_values(source), 256)
     out, again = backend.zeros(256, target), backend.zeros(256, target)

@@ -74,6 +74,7 @@ DTYPES = (tw.int8, tw.float16, tw.bfloat16, tw.float32, tw.float64)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("shape", "stride"), SHAPES, ids=str)
 @pytest.mark.parametrize("through", ["registers", "shared"])
+@pytest.mark.spread(6)
 def test_reads(backend: Backend, through: str, shape: tuple[int, int], stride: int, dtype: tw.DType) -> None:
     rows, columns = (-(-n // t) + 1 for n, t in zip(shape, TILE, strict=True))
     for fill in (0, 5):
@@ -102,6 +103,7 @@ def read_asynchronously(out, x, tiles: tw.constexpr, fill: tw.constexpr):
 @pytest.mark.parametrize("dtype", [tw.float16, tw.float32], ids=str)
 @pytest.mark.parametrize(("shape", "stride"), [((16, 32), 32), ((17, 33), 40), ((31, 45), 64)], ids=str)
 @pytest.mark.parametrize("fill", [0.0, -0.0, 2.0, float("-inf")])
+@pytest.mark.spread(4)
 def test_cp_async(backend: Backend, fill: float, shape: tuple[int, int], stride: int, dtype: tw.DType) -> None:
     rows, columns = (-(-n // t) for n, t in zip(shape, TILE, strict=True))
     _, x = framed(backend, shape, stride, 16, dtype)
@@ -125,6 +127,7 @@ def write_all(x, src, index, tiles: tw.constexpr):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("shape", "stride"), SHAPES, ids=str)
+@pytest.mark.spread(6)
 def test_writes(backend: Backend, shape: tuple[int, int], stride: int, dtype: tw.DType) -> None:
     tiles = tiled_copy(dtype, tw.atoms.UniversalCopy())
     src = (np.arange(TILE[0] * TILE[1]) % 89).astype(dtype.numpy).reshape(TILE)
@@ -171,6 +174,7 @@ def range_of_two() -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 64), (100, 70, 130), (65, 129, 72), (1, 3, 5)])
+@pytest.mark.spread(3)
 def test_products(backend: Backend, m: int, n: int, k: int) -> None:
     random = np.random.default_rng(m)
     a, b = (random.integers(-3, 4, shape).astype(np.float16) for shape in ((m, k), (n, k)))
@@ -272,6 +276,7 @@ def compute_all(y, x, sums, tiles: tw.constexpr):
 
 @pytest.mark.parametrize("dtype", (tw.int8, tw.bfloat16, tw.float32), ids=str)
 @pytest.mark.parametrize(("shape", "stride"), SHAPES[1:5], ids=str)
+@pytest.mark.spread(4)
 def test_tiles_compute(backend: Backend, shape: tuple[int, int], stride: int, dtype: tw.DType) -> None:
     rows, columns = (-(-n // t) + 1 for n, t in zip(shape, TILE, strict=True))
     memory, y = framed(backend, shape, stride, 16, dtype)

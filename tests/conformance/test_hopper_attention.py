@@ -38,6 +38,7 @@ def check(backend: Backend, heads: int, shared: int, tokens: int, keys: int, cau
         (2, 1, 40, 100, True, BF16),
     ],
 )
+@pytest.mark.spread(3)
 def test_every_row(backend: Backend, heads: int, shared: int, tokens: int, keys: int, causal: bool, dtype: Any) -> None:
     """Small tiles of keys: many steps, and a ring that goes round."""
     check(backend, heads, shared, tokens, keys, causal, dtype=dtype, blocks=3, keys_of_tile=16)

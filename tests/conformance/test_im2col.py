@@ -73,6 +73,7 @@ def unfold_there(
 
 
 @pytest.mark.parametrize(("shape", "filter", "options"), CASES)
+@pytest.mark.spread(3)
 def test_pixels_under_a_filter(
     backend: Backend, shape: tuple[int, ...], filter: tuple[int, ...], options: dict[str, object]
 ) -> None:

@@ -24,6 +24,7 @@ def labels_for(shape: tuple[int, ...], seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.125])
 @pytest.mark.parametrize(("dtype", "shape"), CASES, ids=str)
+@pytest.mark.spread(4)
 def test_losses_and_gradients(backend: Backend, dtype: tw.DType, shape: tuple[int, ...], smoothing: float) -> None:
     """The sum of exponentials has the error that tests of softmax derive; its logarithm turns it into an absolute one."""
     x, labels, u = numbers(shape, dtype), labels_for(shape), unit(dtype)

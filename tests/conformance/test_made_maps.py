@@ -46,6 +46,7 @@ SWIZZLED = tw.ComposedLayout(tw.Swizzle(3, 2, 3), 0, tw.row_major(TILE))
 @pytest.mark.parametrize(("dtype", "layout"), [("float32", tw.row_major(TILE)), ("float32", SWIZZLED),
                                                ("float16", tw.row_major(TILE))], ids=["plain", "swizzled", "half"])  # fmt: skip
 @pytest.mark.parametrize("repeat", [1, 2])
+@pytest.mark.spread(4)
 def test_matrices_of_their_own_extents(backend: Backend, dtype: str, layout: tw.Layout, repeat: int) -> None:
     kind = tw.dtype(dtype)
     xs = [(np.arange(np.prod(s)) % 97 + n).reshape(s).astype(kind.numpy) for n, s in enumerate(SHAPES)]

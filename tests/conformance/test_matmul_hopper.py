@@ -70,6 +70,7 @@ CASES = {
     "tf32": Case((130, 68, 68), (128, 64, 32), 1, ("tf32", "tf32")),
     "tf32, splits": Case((130, 68, 132), (128, 64, 32), 1, ("tf32", "tf32"), more={"splits": 2}),
     "e4m3 x e5m2": Case((130, 72, 272), (128, 64, 128), 1, ("e4m3", "e5m2")),
+    "cluster, e4m3": Case((140, 136, 272), (128, 64, 128), 2, ("e4m3", "e4m3"), more=CLUSTER),
     "s8 x u8": Case((130, 72, 272), (128, 64, 128), 1, ("s8", "u8")),
     "u8, swapped": Case((3, 144, 144), (8, 128, 128), 1, ("u8", "s8"), more=SWAPPED),
     "float64 results": Case((72, 72, 72), (128, 64, 64), 1, out=np.float64),
@@ -132,6 +133,7 @@ QUICK = (
 
 
 @pytest.mark.parametrize("name", rest_is_slow(CASES, *QUICK))
+@pytest.mark.spread(4)
 def test_products(backend: Backend, name: str) -> None:
     case = CASES[name]
     a, b = operands(case)

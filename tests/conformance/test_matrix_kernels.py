@@ -85,6 +85,7 @@ def test_pack_as_documented(k):
         (130, 66, 520),
     ],
 )
+@pytest.mark.spread(4)
 def test_4_bit_weights(backend, m, n, k):
     random = np.random.default_rng(m * n * k)
     weights, scales, zeros = INT4.random_weights(random, n, k)
@@ -148,6 +149,7 @@ def test_4_bit_weights_that_do_not_fit_are_refused():
     ],
     ids=["one", "uneven", "many", "empty", "tall"],
 )
+@pytest.mark.spread(3)
 def test_products_of_uneven_rows(backend, rows, n, k, dtype):
     random = np.random.default_rng(n)
     xs = [normal(random, m, k, dtype=dtype) for m in rows]
@@ -188,6 +190,7 @@ def test_products_that_do_not_fit_are_refused():
         (16, 16, 100, 9, np.float32),  # parts without any of K
     ],
 )
+@pytest.mark.spread(4)
 def test_k_in_parts(backend, m, n, k, splits, out):
     random = np.random.default_rng(k)
     a, b = normal(random, m, k), normal(random, n, k)
@@ -209,6 +212,7 @@ def summed_as_documented(parts: list[np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 4, 7, 8, 13])
+@pytest.mark.spread(4)
 def test_parts_are_added_in_the_documented_order(backend, splits):
     """Each part has one product that is not 0, a float32 of few bits, so that only the sums of parts round."""
     k = 64 * splits

@@ -129,6 +129,7 @@ def rounded(x: Fraction) -> Fraction:
 
 @each
 @pytest.mark.parametrize("arch", AMD)
+@pytest.mark.spread(6)
 def test_the_simulator_computes_the_definition(atom: MMAAtom, arch: str) -> None:
     rng = np.random.default_rng(3)
     m, n, k = atom.shape_mnk

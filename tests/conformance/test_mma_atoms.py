@@ -75,6 +75,7 @@ def assert_near(actual: Array, expected: Array, bound: Array, what: object) -> N
 
 
 @pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.spread(6)
 def test_instructions(backend: Backend, group: str) -> None:
     atoms = GROUPS[group]
     skip_without(backend, atoms[0].arch)

@@ -72,6 +72,7 @@ def dropped(backend: Backend, x: Array, p: float, seed: int) -> Array:
 
 @pytest.mark.parametrize("dtype", [*HALVES, tw.float32], ids=str)
 @pytest.mark.parametrize("shape", [(1,), (7,), (8,), (2047,), (2049,), (3, 5, 137), (4096,)], ids=str)
+@pytest.mark.spread(4)
 def test_dropout_of_any_length(backend: Backend, shape: tuple[int, ...], dtype: tw.DType) -> None:
     x = normal(shape, dtype)
     for p, seed in ((0.3, 5), (0.0, 5), (1.0, 5), (0.5, 2**33 + 11), (1e-9, 0)):
@@ -153,6 +154,7 @@ def test_dropout_refuses_arrays_that_a_vector_would_copy(backend: Backend) -> No
 @pytest.mark.parametrize(
     "shape", [(1, 1, 2), (5, 4, 128), (3, 5, 20), (2, 33, 64), (2, 3, 6), (1, 70, 16), (2, 3, 256)], ids=str
 )
+@pytest.mark.spread(6)
 def test_rope(backend: Backend, shape: tuple[int, int, int], dtype: tw.DType, interleaved: bool) -> None:
     x, (cos, sin) = normal(shape, dtype), ROPE.angles(shape[0], shape[2] // 2)
     for tables in ((cos, sin), (cos.astype(dtype.numpy), sin.astype(dtype.numpy))):
@@ -212,6 +214,7 @@ def distinct(shape: tuple[int, ...], dtype: tw.DType) -> Array:
 
 @pytest.mark.parametrize("dtype", [tw.float32, tw.int32, *HALVES, tw.uint16, tw.uint8, tw.float64], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.spread(6)
 def test_batched_transpose(backend: Backend, shape: tuple[int, int, int], dtype: tw.DType) -> None:
     x = distinct(shape, dtype)
     y = backend.put(np.zeros((shape[0], shape[2], shape[1]), dtype.numpy))
@@ -281,6 +284,7 @@ def _swapped(pages: Any) -> Any:  # Any: an array of NumPy or torch
     ids=str,
 )
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.spread(4)
 def test_decode_attention(
     backend: Backend,
     lengths: tuple[int, ...],

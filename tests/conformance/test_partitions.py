@@ -217,6 +217,7 @@ MMA_SHAPES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("dtype", [tw.int32, tw.int64, tw.float16, tw.bfloat16, tw.float32, tw.float64], ids=str)
 @pytest.mark.parametrize("shape", MMA_SHAPES)
+@pytest.mark.spread(4)
 def test_products_in_several_types(backend: Backend, dtype: tw.DType, shape: str) -> None:
     threads, permutations = MMA_SHAPES[shape]
     mma = tw.make_tiled_mma(tw.atoms.UniversalFMA(dtype), threads, permutations)
@@ -245,6 +246,7 @@ def test_products_in_a_wider_type(backend: Backend, narrow: tw.DType, wide: tw.D
 
 @pytest.mark.parametrize("orders", ["MN", "MK", "KN", "KK"])
 @pytest.mark.parametrize("result", ["C", "F"])
+@pytest.mark.spread(4)
 def test_products_of_every_order(backend: Backend, orders: str, result: str) -> None:
     """A and B with M, N or K contiguous, C by rows and by columns."""
     mma = tw.make_tiled_mma(tw.atoms.UniversalFMA(tw.float32), (16, 16, 1))

@@ -21,6 +21,7 @@ EXTENTS = {
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 32), (8, -1), (8, 64)])
+@pytest.mark.spread(4)
 def test_products_with_packed_weights(backend: Backend, dtype: Any, bits: int, group: int) -> None:
     random = np.random.default_rng(bits + group)
     for m, n, k in EXTENTS[backend.name]:

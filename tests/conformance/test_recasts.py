@@ -50,6 +50,7 @@ def through_registers(out, x, new: tw.constexpr, each: tw.constexpr):
 
 
 @pytest.mark.parametrize(("old", "new"), PAIRS, ids=str)
+@pytest.mark.spread(6)
 def test_the_same_bits_come_back(backend, old, new):
     data = some_bytes().view(old.numpy)
     x = backend.put(data)

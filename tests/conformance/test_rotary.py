@@ -30,6 +30,7 @@ def angles(shape: tuple[int, ...], dtype: tw.DType = tw.float32) -> tuple[Array,
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.spread(4)
 def test_pairs(backend: Backend, dtype: tw.DType, interleaved: bool) -> None:
     for shape, of_angles in (
         ((2, 3, 5, 128), (5, 64)),

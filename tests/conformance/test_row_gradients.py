@@ -31,6 +31,7 @@ def summed(terms: Array, u: float, extra: int = 0) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("is_log", [False, True], ids=["softmax", "log_softmax"])
 @pytest.mark.parametrize(("dtype", "shape"), [*CASES[:4:2], *((d, (2, LONG[d])) for d in FLOATS)], ids=str)
+@pytest.mark.spread(4)
 def test_softmax(backend: Backend, dtype: tw.DType, shape: tuple[int, ...], is_log: bool) -> None:
     grad, u = numbers(shape, dtype, 1), unit(dtype)
     x = numbers(shape, tw.float64, 2)
@@ -56,6 +57,7 @@ def test_softmax(backend: Backend, dtype: tw.DType, shape: tuple[int, ...], is_l
 
 @pytest.mark.parametrize("is_centred", [False, True], ids=["rms_norm", "layer_norm"])
 @every_case
+@pytest.mark.spread(6)
 def test_norms(backend: Backend, dtype: tw.DType, shape: tuple[int, ...], is_centred: bool) -> None:
     x, grad, w = numbers(shape, dtype), numbers(shape, dtype, 1), numbers(shape[-1:], dtype, 2)
     u, kind = unit(dtype), np.float64 if dtype is tw.float64 else np.float32
@@ -98,6 +100,7 @@ def test_sums_over_rows_have_the_same_bits_each_time(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("columns", [24, 5000, 17000])
+@pytest.mark.spread(2)
 def test_gradients_in_place(backend: Backend, columns: int) -> None:
     """dx may be dy or x itself: the sums are the same."""
     x, grad, w = (numbers(s, tw.float32, n) for n, s in enumerate(((3, columns), (3, columns), (columns,))))

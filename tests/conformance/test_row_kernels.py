@@ -66,6 +66,7 @@ every_matrix = pytest.mark.parametrize(
 
 
 @every_matrix
+@pytest.mark.spread(4)
 def test_softmax(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> None:
     example, x = EXAMPLES[SOFTMAX], rows(shape, dtype)
     y = nothing(backend, shape, dtype)
@@ -74,6 +75,7 @@ def test_softmax(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> N
 
 
 @every_matrix
+@pytest.mark.spread(4)
 def test_rms_norm(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> None:
     example, x, weight = EXAMPLES[RMS_NORM], rows(shape, dtype), rows(shape[1:], dtype, 1)
     y = nothing(backend, shape, dtype)
@@ -82,6 +84,7 @@ def test_rms_norm(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> 
 
 
 @every_matrix
+@pytest.mark.spread(4)
 def test_layer_norm(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> None:
     """All results, of rows that are not around zero."""
     example, (count, columns) = EXAMPLES[LAYER_NORM], shape
@@ -116,6 +119,7 @@ def test_variance_of_rows_far_from_zero(backend: Backend) -> None:
 
 
 @every_matrix
+@pytest.mark.spread(4)
 def test_cross_entropy(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> None:
     example, logits = EXAMPLES[CROSS_ENTROPY], rows(shape, dtype)
     labels = np.random.default_rng(1).integers(0, shape[1], shape[0])
@@ -129,6 +133,7 @@ def test_cross_entropy(backend: Backend, shape: tuple[int, int], dtype: tw.DType
 
 @pytest.mark.parametrize("to", [tw.int8, tw.float8_e4m3fn], ids=str)
 @every_matrix
+@pytest.mark.spread(4)
 def test_quantise(backend: Backend, shape: tuple[int, int], dtype: tw.DType, to: tw.DType) -> None:
     example, x = EXAMPLES[QUANTISE], rows(shape, dtype)
     x[0] *= 0  # a row of zeros has the scale 0
@@ -204,6 +209,7 @@ WEAKENED = {
 
 
 @pytest.mark.parametrize("change", [None, *WEAKENED], ids=str)
+@pytest.mark.spread(2)
 def test_lock(change: str | None, tmp_path: Path) -> None:
     """The simulator finds every way to leave out a part of the lock, by a race at the partial sums."""
     text = (FOLDER / "layer_norm.py").read_text()

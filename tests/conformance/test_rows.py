@@ -76,18 +76,21 @@ def check_softmax(
 
 
 @every_case
+@pytest.mark.spread(4)
 def test_softmax(backend: Backend, dtype: tw.DType, shape: tuple[int, ...]) -> None:
     x = numbers(shape, dtype)
     check_softmax(backend.get(tw.softmax(backend.put(x))), x, dtype)
 
 
 @pytest.mark.parametrize(("dtype", "shape"), CASES[1::2], ids=str)
+@pytest.mark.spread(4)
 def test_log_softmax(backend: Backend, dtype: tw.DType, shape: tuple[int, ...]) -> None:
     x = numbers(shape, dtype)
     check_softmax(backend.get(tw.log_softmax(backend.put(x))), x, dtype, is_log=True)
 
 
 @every_case
+@pytest.mark.spread(4)
 def test_rms_norm(backend: Backend, dtype: tw.DType, shape: tuple[int, ...]) -> None:
     """The root has half of the relative error of the mean of squares."""
     x, w, u = numbers(shape, dtype), numbers(shape[-1:], dtype, 1), unit(dtype)
@@ -105,6 +108,7 @@ FAR = [(tw.float32, (2, 1000), 1e3), (tw.float32, (2, 17001), 1e3), (tw.float64,
 
 
 @pytest.mark.parametrize(("dtype", "shape", "shift"), [*((*case, 0.0) for case in CASES), *FAR], ids=str)
+@pytest.mark.spread(4)
 def test_layer_norm(backend: Backend, dtype: tw.DType, shape: tuple[int, ...], shift: float) -> None:
     """An error of the mean moves all distances, and adds its square to the variance; rows may be far from zero."""
     x, u = numbers(shape, dtype, shift=shift), unit(dtype)
@@ -147,6 +151,7 @@ def arrangements() -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int
 
 
 @pytest.mark.parametrize("arrangement", arrangements())
+@pytest.mark.spread(4)
 def test_strides(backend: Backend, arrangement: str) -> None:
     shape, strides, offset, axis = arrangements()[arrangement]
     memory = numbers((4096,), tw.float32)

@@ -28,6 +28,7 @@ FLOATS = (tw.float32, tw.float16, tw.bfloat16)
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
 @pytest.mark.parametrize("size", [0, *SIZES, PREFIX_SUM.TILE, 32 * PREFIX_SUM.TILE, 33 * PREFIX_SUM.TILE + 1])
+@pytest.mark.spread(4)
 def test_prefix_sum(backend: Backend, size: int, dtype: Any) -> None:
     # Small integers, so that every order of additions gives the same floats.
     x = np.random.default_rng(size).integers(-9, 10, size).astype(dtype)
@@ -120,6 +121,7 @@ CASES += [(kind, dtype) for kind in ("equal", "lowest", "ascending") for dtype i
 
 @pytest.mark.parametrize("shape", [(2, 1), (3, 31), (2, 4097)], ids=str)
 @pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
+@pytest.mark.spread(6)
 def test_argmax_and_top_k(backend: Backend, kind: str, dtype: tw.DType, shape: tuple[int, int]) -> None:
     x = rows_of(kind, shape, dtype)
     given, expected = backend.put(x), ordered(x)
@@ -155,6 +157,7 @@ def test_top_k_refuses_what_a_row_does_not_have(k: int) -> None:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("columns", [1, 7, 40, 1030])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.spread(4)
 def test_embedding(backend: Backend, dtype: tw.DType, columns: int, index: Any) -> None:
     """Ids repeat, and some are outside of the table; the third row gets no gradient."""
     random = np.random.default_rng(columns)
@@ -245,6 +248,7 @@ def scan_long(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("tiles", "blocks"), [(100, 1), (257, 37), (64, 64), (101, 100)])
+@pytest.mark.spread(3)
 def test_prefix_sum_by_so_many_blocks(backend: Backend, tiles: int, blocks: int, tmp_path: Path) -> None:
     """Tiles of 128 elements, so that the simulator sees many."""
     module = changed(tmp_path, "prefix_sum", "VECTORS, EACH = 512, 4, 4", "VECTORS, EACH = 32, 1, 4")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.harness import Backend
-from tests.unit.schedule.plans import warpgroup_product
+from tests.unit.schedule.plans import register_product, warpgroup_product
 
 import tilewright as tw
 from tilewright.schedule import (
@@ -23,6 +23,7 @@ from tilewright.schedule import (
     Role,
     Strategy,
     Target,
+    cast,
     fuse,
 )
 
@@ -88,6 +89,7 @@ def check(
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("extents", [(64, 48, 40), (61, 45, 37)], ids=str)
+@pytest.mark.spread(4)
 def test_products_on_threads(backend: Backend, options: dict[str, Any], extents: tuple[int, int, int]) -> None:
     m, n, k = extents
     random = np.random.default_rng(0)
@@ -129,6 +131,7 @@ def on_tensor_cores(extents: tuple[int, int, int], dtype: Any, out: Any, stages:
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("dtype", [tw.float16, tw.bfloat16], ids=str)
+@pytest.mark.spread(4)
 def test_pipelined_products_on_tensor_cores(backend: Backend, dtype: Any, stages: int, staged: bool) -> None:
     m, n, k = 128, 256, 192
     random = np.random.default_rng(2)
@@ -141,6 +144,7 @@ def test_pipelined_products_on_tensor_cores(backend: Backend, dtype: Any, stages
 
 @pytest.mark.parametrize("policy", MMASchedulingPolicy)
 @pytest.mark.parametrize(("passes", "fused"), [(1, 1), (4, 4), (4, 2), (8, 1)])
+@pytest.mark.spread(4)
 def test_passes(backend: Backend, passes: int, fused: int, policy: MMASchedulingPolicy) -> None:
     m, n, k = 64, 48, 256
     nest, A, _, C = product(m, n, k, tw.float16)
@@ -238,6 +242,7 @@ MATRIX_TYPES: dict[str, tuple[Any, Any, MMAShape, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", MATRIX_TYPES)
 @pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.spread(4)
 def test_types_and_shapes(backend: Backend, name: str, cached: bool) -> None:
     dtype, out, shape, draw = MATRIX_TYPES[name]
     m, n, k = 64, 64, 64
@@ -310,6 +315,7 @@ BY_WARPGROUPS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", BY_WARPGROUPS.values(), ids=BY_WARPGROUPS)
+@pytest.mark.spread(4)
 def test_products_of_warpgroups(backend: Backend, options: dict[str, Any]) -> None:
     """Tiles that overhang: wgmma, TMA and mbarriers as plans emit them."""
     if backend.name == "cuda" and Target().arch.name != "sm_90a":
@@ -322,6 +328,40 @@ def test_products_of_warpgroups(backend: Backend, options: dict[str, Any]) -> No
     check(backend, plan, [a, b, c], a.astype(np.float64) @ b.astype(np.float64), 0.0, arrays)
 
 
+def scaled(a: Any, s: Any, i: Any, k: Any) -> Any:
+    return cast(a * s, tw.bfloat16)
+
+
+IN_REGISTERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "int8 weights, a producer": (scaled, {"stages": 3}),
+    "int8 weights, blocks that stay": (scaled, {"blocks": 3, "stores": True, "tile": (128, 128, 64)}),
+    "int8 weights, no producer": (scaled, {"producer": False, "stages": 3}),
+    "int8 weights, kept": (scaled, {"keeps_a": "tile", "layout": "N"}),
+    "nothing beyond the end of K": (
+        lambda a, s, i, k: cast(tw.log2(a), tw.bfloat16), {"types": (tw.uint8, tw.bfloat16, tw.float32)}
+    ),
+    "as they are": (None, {"types": (tw.bfloat16, tw.bfloat16, tw.float32), "keeps_a": "tile"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_REGISTERS)
+def test_products_of_registers(backend: Backend, name: str) -> None:
+    """A computed, or kept, in the registers from which a warpgroup multiplies; all products and sums are exact."""
+    if backend.name == "cuda" and Target().arch.name != "sm_90a":
+        pytest.skip("needs a GPU of sm_90a")
+    value, options = IN_REGISTERS[name]
+    m, n, k = 200, 144, 272
+    plan, arrays = register_product((m, n, k), value, **options)
+    random = np.random.default_rng(6)
+    a = (2 ** random.integers(0, 7, (m, k))).astype(arrays[0].element_type.numpy)
+    s, b = 2.0 ** random.integers(-3, 3, m), random.integers(-4, 5, (k, n)).astype(tw.bfloat16.numpy)
+    factor = a.astype(np.float64)
+    factor = factor if value is None else np.log2(factor) if value is not scaled else factor * s[:, None]
+    given = [a, b] if value is None else [a, s.astype(np.float32), b]
+    c = np.full((m, n), np.nan, np.float32)
+    check(backend, plan, [*given, c], factor @ b.astype(np.float64), 0.0, arrays)
+
+
 @pytest.mark.parametrize(
     ("dtype", "precision", "extents"),
     [
@@ -332,6 +372,7 @@ def test_products_of_warpgroups(backend: Backend, options: dict[str, Any]) -> No
     ],
     ids=str,
 )
+@pytest.mark.spread(3)
 def test_products_that_auto_gives_to_warpgroups(
     backend: Backend, dtype: tw.DType, precision: str, extents: tuple[int, int, int]
 ) -> None:

@@ -90,6 +90,7 @@ def run(
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.spread(4)
 def test_instructions(backend: Backend, name: str) -> None:
     run(backend, getattr(tw.atoms, name))
 
@@ -107,11 +108,13 @@ def test_the_other_lanes_hold_metadata(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize("majors", [("MN", "K"), ("K", "MN"), ("MN", "MN")], ids="".join)
+@pytest.mark.spread(2)
 def test_majors(backend: Backend, majors: tuple[str, str]) -> None:
     run(backend, tw.atoms.GMMA_64x64x32_F32BF16BF16_SS.with_majors(*majors), ("SW64", "SW64"))
 
 
 @pytest.mark.parametrize("kinds", [("SW128", "SW128"), ("SW32", "SW64"), ("INTER", "INTER")], ids="".join)
+@pytest.mark.spread(2)
 def test_layouts_of_operands(backend: Backend, kinds: tuple[str, str]) -> None:
     run(backend, tw.atoms.GMMA_64x32x32_F32BF16BF16_SS, kinds, steps=4, tiles=(2, 1))
     run(backend, tw.atoms.GMMA_64x16x64_S32U8S8_SS_TN, kinds, steps=4)

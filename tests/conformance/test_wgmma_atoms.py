@@ -83,6 +83,7 @@ def run(
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.spread(6)
 def test_instructions(backend: Backend, name: str) -> None:
     run(backend, getattr(tw.atoms, name), ("SW128", "SW128"))
 
@@ -99,6 +100,7 @@ KINDS = ("SW128", "SW64", "SW32", "INTER")
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("majors", [("K", "K"), ("MN", "K"), ("K", "MN"), ("MN", "MN")], ids="".join)
+@pytest.mark.spread(4)
 def test_layouts_of_operands(backend: Backend, kind: str, majors: tuple[str, str]) -> None:
     """A in one layout and B in the next one, both swizzled or not, of several tiles along M, N and K."""
     atom = tw.atoms.SM90_64x64x16_F32BF16BF16_SS.with_majors(*majors)
@@ -108,6 +110,7 @@ def test_layouts_of_operands(backend: Backend, kind: str, majors: tuple[str, str
 
 @pytest.mark.parametrize("name", ["SM90_64x32x8_F32TF32TF32_SS_TN", "SM90_64x32x32_S32U8S8_SS_TN"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.spread(4)
 def test_layouts_of_other_types(backend: Backend, name: str, kind: str) -> None:
     run(backend, getattr(tw.atoms, name), (kind, kind), steps=8, tiles=(1, 3))
 

@@ -80,16 +80,16 @@ def test_a_factor_in_global_memory() -> None:
 @refused(
     ScheduleError,
     """
-    M64N64K16 reads A from shared memory, and rA keeps it in MMA_FRAGMENT
+    M64N64K16 reads B from shared memory, and rB keeps it in MMA_FRAGMENT
       plans.py:71, in _:
         C[i, j] += A[i, kk] * B[kk, j]
         ^^^^^^^
-      help: plan.cache(A, index=..., location=Location.SHARED); a warpgroup holds no fragments of factors
+      help: plan.cache(B, index=..., location=Location.SHARED); of its factors a warpgroup takes A alone from registers
     """,
 )
-def test_a_factor_in_fragments() -> None:
-    plan, (A, _, _) = warpgroup_product((64, 64, 64), producer=False)
-    plan.cache(A, index=plan.caches[0].at, location=Location.MMA_FRAGMENT)
+def test_b_in_fragments() -> None:
+    plan, (_, B, _) = warpgroup_product((64, 64, 64), producer=False)
+    plan.cache(B, index=plan.caches[0].at, location=Location.MMA_FRAGMENT)
     plan.build()
 
 
@@ -175,7 +175,7 @@ def test_tma_does_not_transpose() -> None:
 @refused(
     ScheduleError,
     """
-    num_fused_passes=2 says how many fragments of A and B are held, and M64N64K16 holds none: a warpgroup reads both from shared memory
+    num_fused_passes=2 says how many fragments of A and B are held, and M64N64K16 holds none: a warpgroup takes all passes of a tile at once
       help: leave num_fused_passes out
     """,
 )

@@ -1,4 +1,4 @@
-"""Calls of `tw.matmul` that take one configuration of one family, wherever they run."""
+"""Calls of `tw.matmul` and `tw.grouped_matmul` that take one configuration of one family, wherever they run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from dataclasses import replace
 import pytest
 
 from tilewright.arch import Arch
-from tilewright.kernels import choice
+from tilewright.kernels import choice, grouped
 from tilewright.kernels.family import Candidate, KernelLaunch
+from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
+from tilewright.kernels.grouped_plan import GroupedPlan
 from tilewright.kernels.hopper import Hopper
+from tilewright.kernels.hopper_parts import HopperParts
 from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.kernels.matmul import _signature
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import Configuration, Problem
+from tilewright.launch import Launcher
 
 
 class OneHopper(Hopper):
@@ -39,14 +43,44 @@ class OneHopper(Hopper):
         return super().launch(problem, configuration, arch)
 
 
+class OneHopperParts(OneHopper, HopperParts):
+    """The same of the family of float32 in parts."""
+
+
 @contextmanager
-def only(configuration: HopperConfiguration, blocks: int) -> Iterator[OneHopper]:
-    """Have `tw.matmul` take one configuration of the Hopper family."""
-    family = OneHopper(configuration, blocks)
+def only(configuration: HopperConfiguration, blocks: int, family: type[OneHopper] = OneHopper) -> Iterator[OneHopper]:
+    """Have `tw.matmul` take one configuration of the Hopper family, or of the one in parts."""
+    one = family(configuration, blocks)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "FAMILIES", (family,))
+        patch.setattr(choice, "FAMILIES", (one,))
         _signature.cache_clear()
         try:
-            yield family
+            yield one
         finally:
             _signature.cache_clear()
+
+
+class OneGroupedHopper(GroupedHopper):
+    """The Hopper family of grouped products with one configuration, in the simulator too."""
+
+    is_simulated = True
+
+    def __init__(self, configuration: HopperConfiguration) -> None:
+        self.configuration = configuration
+        self.launched: list[RaggedProblem] = []
+
+    def configurations(self, problem: RaggedProblem, machine: Machine) -> Sequence[HopperConfiguration]:
+        return [self.configuration] if super().configurations(problem, machine) else []
+
+    def launch(self, problem: RaggedProblem, c: HopperConfiguration, arch: Arch) -> tuple[Launcher, GroupedPlan]:
+        self.launched.append(problem)
+        return super().launch(problem, c, arch)
+
+
+@contextmanager
+def only_grouped(configuration: HopperConfiguration) -> Iterator[OneGroupedHopper]:
+    """Have `tw.grouped_matmul` take one configuration of its Hopper family, where that takes the problem."""
+    family = OneGroupedHopper(configuration)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouped, "HOPPER", family)
+        yield family

@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -64,6 +65,24 @@ def covering(*choices: Iterable[Any], of: int = 2) -> list[Any]:
         kept.add(best)
         missing -= _parts(product[best], of)
     return [pytest.param(*row, marks=() if n in kept else pytest.mark.slow) for n, row in enumerate(product)]
+
+
+def spread(cases: Sequence[Mapping[str, int]], every: int) -> set[int]:
+    """Return which cases of a test the suite runs where one of `every` is enough; the rest is slow.
+
+    A case is given by which value of each parameter it has. Of each `every` neighbours one is kept, each time a place
+    further on, so that what repeats within them is met at every place, and the last. To these come cases until each
+    value that several cases share is there, so that every class of case is represented.
+    """
+    count = len(cases)
+    kept = {min(start + start // every % every, count - 1) for start in range(0, count, every)} | {count - 1}
+    shared = {value for value, times in Counter(value for case in cases for value in case.items()).items() if times > 1}
+    missing = shared - {value for n in kept for value in cases[n].items()}
+    while missing:
+        best = max(range(count), key=lambda n: (len(missing & cases[n].items()), -n))
+        kept.add(best)
+        missing -= cases[best].items()
+    return kept
 
 
 def _parts(row: Sequence[Any], of: int) -> set[Any]:

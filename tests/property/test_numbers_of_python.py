@@ -122,6 +122,7 @@ def test_python_floats_meet_float64_as_they_are() -> None:
         ("0.7", "(0.1 if x[0] > 2 else x[0])"),
     ],
 )
+@pytest.mark.spread(4)
 def test_branches_assign_python_floats(condition: str, sides: tuple[str, str]) -> None:
     before = f"if {condition}:\n    a = {sides[0]}\nelse:\n    a = {sides[1]}"
     check("a\na * x[0]\n-a\na + 0.1 + x[0]", before, x=("float64", 1.1))

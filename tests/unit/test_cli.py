@@ -405,6 +405,7 @@ def test_show_names_the_line_of_a_script_that_raises(tmp_path: Path) -> None:
     [("layout", "(4,8):(8,1)"), ("--help",), ("--version",), ("draw", "--help"), ("layout", "(4,8):(8,1)", "--json")],
     ids=" ".join,
 )
+@pytest.mark.spread(2)
 def test_a_full_disk_is_an_error_in_one_line(arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

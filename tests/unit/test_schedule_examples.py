@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +20,37 @@ from tilewright.schedule import Plan, ScheduledKernel
 
 FILES = example_files(examples_folder() / "schedule")
 MODULES = {path.stem: load_example(path) for path in FILES}
-CASES = collect_cases(FILES, "sim", quick=True)
 TARGETS = ["sm_90a", pytest.param("sm_80", marks=pytest.mark.slow)]
 
 
 def test_every_file_has_cases() -> None:
     numbers = [int(path.name[:2]) for path in FILES]
     assert numbers == sorted(set(numbers)) and numbers[:6] == [1, 2, 3, 4, 5, 6]
-    for path in FILES:
-        assert collect_cases([path], "sim", quick=True), path
-    assert len({case.name for case in CASES}) == len(CASES)
+    names = [case.name for path in FILES for case in cases_of(path)]
+    assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
-    assert report.passed, report.failure
-    assert report.error is not None and report.error <= (report.limit or 0.0)
+@cache
+def cases_of(path: Path) -> list[Case]:
+    """Return the quick cases of a file, which compile what they count: when a test needs them, and once."""
+    cases = collect_cases([path], "sim", quick=True)
+    assert cases, path
+    return cases
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case_checks_its_kernel(case: Case) -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_cases(path: Path) -> None:
+    for report in [run_case(case, "sim") for case in cases_of(path)]:
+        assert report.passed, (report.name, report.failure)
+        assert report.error is not None and report.error <= (report.limit or 0.0), report.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_cases_check_their_kernels(path: Path) -> None:
     """The output holds no right answer before the launch."""
-    trial = case.prepare()
-    assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit
+    for case in cases_of(path):
+        trial = case.prepare()
+        assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit, case.name
 
 
 def test_kernels_for_other_gpus_are_simulated_where_there_is_one() -> None:
@@ -77,7 +85,7 @@ def launched(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ScheduledKerne
 
     with monkeypatch.context() as patch:
         patch.setattr(ScheduledKernel, "_launch", record)
-        for case in collect_cases([path], "sim", quick=True):
+        for case in cases_of(path):
             case.prepare().launch()
     return found
 
@@ -98,6 +106,7 @@ def refuse_spills(kernel: ScheduledKernel, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.spread(2)
 def test_kernels_compile_without_spills(path: Path, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = launched(path, monkeypatch)
     assert kernels
@@ -125,6 +134,7 @@ FULL: dict[str, Make] = {
 
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("make", FULL.values(), ids=FULL)
+@pytest.mark.spread(3)
 def test_full_extents_compile_without_spills(make: Make, arch: str) -> None:
     refuse_spills(make().build(), arch)
 

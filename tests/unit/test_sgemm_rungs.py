@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 from tests.helpers.machine_code import inner_loop, multiply_adds, opcodes
 
 import tilewright as tw
@@ -50,8 +51,10 @@ def test_every_rung_has_its_file() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     trial = case.prepare()
     assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit, "the output was right before"
@@ -90,6 +93,7 @@ def is_slow(rung: str, name: str, extents: tuple[int, int, int]) -> bool:
     ],
     ids=str,
 )
+@pytest.mark.spread(4)
 def test_any_extents(stem: str, name: str, extents: tuple[int, int, int]) -> None:
     module, (m, n, k) = MODULES[stem], extents
     dtype = element_type(module)
@@ -141,6 +145,7 @@ TILES: dict[int, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("number", "options"), [(n, o) for n, all in TILES.items() for o in all], ids=str)
+@pytest.mark.spread(4)
 def test_other_tiles(number: int, options: dict[str, Any]) -> None:
     """The same sums with other tiles, warps, lanes and stages; whole numbers, so that they are exact."""
     module = rung(number)
@@ -236,6 +241,7 @@ INNER_LOOPS = ("05", "06", "07", "08", "10", "12", "13", "14")
     ]
     + [(*kernel, False) for kernel in KERNELS if kernel[0] >= "05"],
 )
+@pytest.mark.spread(4)
 def test_no_spills(stem: str, name: str, whole: bool) -> None:
     module = MODULES[stem]
     grid, block, arguments = getattr(module, f"example_{name}")()
@@ -262,6 +268,7 @@ def loop_of(number: int, name: str = "multiply_tiles") -> Counter[str]:
     # Multiply-adds of all instructions of the inner loop, and reads of shared memory by 16 bytes for one of them.
     [(5, 0.88, 4 / 64), (6, 0.89, 4 / 64), (7, 0.89, 4 / 64), (8, 0.89, 4 / 64), (10, 0.91, 4 / 64), (12, 0.905, 6 / 128)],
 )  # fmt: skip
+@pytest.mark.spread(2)
 def test_inner_loop(number: int, share: float, reads: float) -> None:
     loop = loop_of(number)
     assert multiply_adds(loop) / sum(loop.values()) >= share, loop
@@ -294,6 +301,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "matmul.md"
 
 
 @pytest.mark.parametrize("module", MODULES.values(), ids=list(MODULES))
+@pytest.mark.spread(4)
 def test_counts_of_memory_are_those_of_the_page(module: ModuleType) -> None:
     """docs/matmul.md tells what 256 x 256 x 64 takes; conflicts end with rung 7."""
     number = int(Path(module.__file__ or "").name[:2])

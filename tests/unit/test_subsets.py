@@ -2,11 +2,12 @@
 
 from itertools import combinations, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import QUICK, QUICK_TESTS, SLOW_SECONDS, pytest_collection_modifyitems
+from tests.conftest import QUICK, QUICK_TESTS, SLOW_SECONDS, mark_what_is_left_out, pytest_collection_modifyitems
 from tests.helpers import slow
 
 
@@ -67,6 +68,52 @@ def test_what_is_not_kept_is_slow():
     assert [mark.name for mark in found[1].marks] == ["slow"]
     with pytest.raises(AssertionError):
         slow.rest_is_slow(["a"], "b")
+
+
+@pytest.mark.parametrize("every", [2, 3, 4, 6])
+@pytest.mark.parametrize("extents", [(1,), (5,), (40,), (3, 8), (2, 1, 9, 4), (50, 2)])
+def test_a_spread_has_one_of_so_many_neighbours_and_each_value_that_cases_share(extents, every):
+    cases = [{f"p{n}": value for n, value in enumerate(values)} for values in product(*map(range, extents))]
+    kept = slow.spread(cases, every)
+    assert {0, len(cases) - 1} <= kept <= set(range(len(cases)))
+    assert all(kept & set(range(start, start + every)) for start in range(0, len(cases), every))
+    for name, extent in zip(cases[0], extents, strict=True):
+        assert {cases[n][name] for n in kept} == set(range(extent)) or len(cases) == extent
+    assert len(kept) <= len(cases) // every + 2 + sum(extents)
+
+
+def test_a_spread_meets_every_place_of_a_pattern_as_long_as_its_step():
+    assert {n % 4 for n in slow.spread([{"p": n} for n in range(16)], 4)} == {0, 1, 2, 3}
+
+
+class Item:
+    """A case of a test, with its marks and which value of each parameter it has."""
+
+    def __init__(self, name, indices, *marks):
+        self.nodeid = f"{name}[{'-'.join(map(str, indices.values()))}]"
+        self.callspec = SimpleNamespace(indices=indices)
+        self.marks = {mark.name: mark for mark in marks}
+
+    def get_closest_marker(self, name):
+        return self.marks.get(name)
+
+    def add_marker(self, name):
+        self.marks[name] = getattr(pytest.mark, name).mark
+
+
+def test_what_a_spread_leaves_out_is_slow():
+    mark, gpu, is_slow = pytest.mark.spread(4).mark, pytest.mark.gpu.mark, pytest.mark.slow.mark
+    places = [{"a": a, "b": b} for a, b in product(range(8), range(2))]
+    groups = {
+        "here": [Item("test", place, mark) for place in places],
+        "on a GPU": [Item("test", place, mark, gpu) for place in places],
+        "slow anyway": [Item("test", place, mark, is_slow) for place in places],
+        "without a mark": [Item("other", place) for place in places],
+    }
+    mark_what_is_left_out([item for items in zip(*groups.values(), strict=True) for item in items])
+    run = {name: [n for n, item in enumerate(items) if "slow" not in item.marks] for name, items in groups.items()}
+    assert run["here"] == run["on a GPU"] == sorted(slow.spread(places, 4)) and len(run["here"]) == 8
+    assert run["slow anyway"] == [] and run["without a mark"] == list(range(16))
 
 
 @pytest.mark.parametrize(("in_full", "count"), [(False, 3), (True, 11)])

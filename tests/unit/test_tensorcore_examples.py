@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 from tests.helpers.slow import covering, rest_is_slow
 
 import tilewright as tw
@@ -27,13 +28,16 @@ def test_every_file_has_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     assert report.error is not None and report.error <= (report.limit or 0.0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(4)
 def test_case_checks_its_kernel(case: Case) -> None:
     """The output holds no right answer before the launch."""
     trial = case.prepare()
@@ -46,6 +50,7 @@ KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in v
 
 @pytest.mark.parametrize(("stem", "name"), KERNELS)
 @pytest.mark.parametrize("arch", rest_is_slow(TARGETS, "sm_90a"))
+@pytest.mark.spread(3)
 def test_kernels_compile_without_spills(stem: str, name: str, arch: str) -> None:
     module = MODULES[stem]
     grid, block, args = getattr(module, f"example_{name}")()
@@ -54,6 +59,7 @@ def test_kernels_compile_without_spills(stem: str, name: str, arch: str) -> None
 
 
 @pytest.mark.parametrize(("stem", "name"), KERNELS)
+@pytest.mark.spread(2)
 def test_kernels_use_the_instructions(stem: str, name: str) -> None:
     module = MODULES[stem]
     grid, block, args = getattr(module, f"example_{name}")()
@@ -74,6 +80,7 @@ def test_few_tiles_of_k(k: int) -> None:
 
 @pytest.mark.parametrize("k", rest_is_slow([32, 64, 96, 160], 32, 160))
 @pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.spread(2)
 def test_few_tiles_of_k_for_specialised_warps(k: int, stages: int) -> None:
     """A ring that is never full, one that is filled again, and one of a single stage."""
     random = np.random.default_rng(k)
@@ -234,6 +241,7 @@ SPILLS = [
     ("tile", "majors", "has_edges", "arch"),
     [pytest.param(*case, marks=pytest.mark.slow if n in (2, 3, 5) else ()) for n, case in enumerate(SPILLS)],
 )
+@pytest.mark.spread(2)
 def test_multistage_compiles_without_spills(
     tile: tuple[int, int, int], majors: str, has_edges: bool, arch: str
 ) -> None:

@@ -132,16 +132,53 @@ def current_stream(ordinal: int) -> int:
 
 
 def _capture_torch(run: Run, count: int) -> Run:
+    """Capture on the current stream, or on another one where that is the default stream, which cannot be captured.
+
+    autograd runs each backward function on the stream of its forward pass, so that a run with gradients can be captured
+    only where both were on one stream that is not the default one.
+    """
     torch = sys.modules["torch"]
-    graph = torch.cuda.CUDAGraph()
-    with warnings.catch_warnings():
-        # That the graph is empty: the work went to a stream of its own, as that of a prepared launch does.
-        warnings.simplefilter("error")
-        with torch.cuda.graph(graph):
-            for _ in range(count):
-                run()
+    stream = torch.cuda.current_stream()
+    if stream == torch.cuda.default_stream():
+        stream = torch.cuda.Stream()
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    torch.cuda.synchronize()
+    try:
+        with warnings.catch_warnings(record=True) as told, torch.cuda.stream(stream):
+            warnings.simplefilter("always")
+            graph.capture_begin(pool=pool)
+            try:
+                for _ in range(count):
+                    run()
+            finally:
+                graph.capture_end()
+        if any("graph is empty" in str(each.message).lower() for each in told):
+            raise DeviceError("the work went to a stream of its own, as that of a prepared launch does")
+    except Exception:
+        _recover_torch(pool)
+        raise
     replay: Run = graph.replay
     return replay
+
+
+def _recover_torch(pool: Any) -> None:  # Any: torch's handle
+    """Undo what a failed capture leaves of torch: memory that goes to its pool, and a generator that counts for it.
+
+    Nothing in torch takes back a capture. Its random numbers raise "Offset increment outside graph capture" until
+    another capture has ended well.
+    """
+    torch = sys.modules["torch"]
+    device = torch.cuda.current_device()
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        with contextlib.suppress(Exception):  # as far as the capture came, and where torch has them
+            getattr(torch._C, name)(device, pool)
+    with contextlib.suppress(Exception):
+        graph, small = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin()
+            small.zero_()
+            graph.capture_end()
 
 
 def _capture_cupy(run: Run, count: int) -> Run:

@@ -583,13 +583,13 @@ def _in_products(printer: Printer, op: Op) -> dict[Buffer, int]:
         owner = printer.structure.owners[inner]
         inner = places[owner][0]
         around[inner] = places[owner][1]
-    walked = list(printer.kernel.body.walk())
-    allocated = {each.buffer: places[each] for each in walked if isinstance(each, Allocate)}
     found: dict[Buffer, int] = {}
-    for each in walked:
-        for use in each.uses if isinstance(each, _Product) else ():
-            block, index = allocated[use.buffer.root] if use.buffer.space is Space.REGISTER else (None, 0)
+    users = printer.structure.users
+    for buffer, ops in users.items():
+        if buffer.space is Space.REGISTER and any(isinstance(each, _Product) for each in ops):
+            declared = next(each for each in users[buffer.root] if isinstance(each, Allocate))
+            block, index = places[declared]
             if block in around and index < around[block]:
-                assert use.buffer.size is not None, use.buffer
-                found[use.buffer] = use.buffer.size
+                assert buffer.size is not None, buffer
+                found[buffer] = buffer.size
     return found

@@ -84,8 +84,8 @@ class Ends:
             end = tw.minimum(tw.maximum(self.offsets[group], self.begin), self.all).to(tw.int32)
         self.end = end
         rows = self.end - self.begin if self.plan.ragged == "M" else self.rows
-        tile = self.plan.plan.tile
-        return tw.ceil_div(rows, tile[0]), tw.ceil_div(self.columns, tile[1])
+        m, n = self.plan.tile
+        return tw.ceil_div(rows, m), tw.ceil_div(self.columns, n)
 
 
 def part_of(matrix, begin, shape):

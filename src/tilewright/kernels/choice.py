@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.kernels.family import Candidate, Family
-from tilewright.kernels.hopper import Hopper
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.hopper_parts import HopperParts
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 # The index of families, a line for each; of equally fast candidates the first is chosen.
 FAMILIES: tuple[Family, ...] = (
-    Hopper(),
+    HOPPER,
+    HopperParts(),
     Multistage(),
     Streaming(),
     WeightStreaming(),

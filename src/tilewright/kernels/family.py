@@ -140,7 +140,7 @@ class Family(ABC):
     def predict(
         self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
     ) -> Prediction:
-        """Return what a configuration that can run is expected to take, packing left aside.
+        """Return what a configuration that can run is expected to take, without the packing that `needs` asks for.
 
         This holds for every legal configuration, measured or not.
         """
@@ -176,7 +176,8 @@ class Family(ABC):
                 resources = replace(resources, rejection=f"D cannot be written: {misplaced}")
             prediction = None
             if not resources.rejection:
-                prediction = replace(self.predict(read, configuration, resources, machine), packing_us=before)
+                prediction = self.predict(read, configuration, resources, machine)
+                prediction = replace(prediction, packing_us=prediction.packing_us + before)
             found.append(Candidate(self, read, packed, configuration, resources, prediction))
         return found
 

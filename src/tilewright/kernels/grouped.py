@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal  # Any: arrays of any library
 
 import numpy as np
 
 from tilewright.arch import VECTOR_BYTES, Arch
-from tilewright.dtypes import DType, int32, int64
 from tilewright.dtypes import dtype as as_dtype
+from tilewright.dtypes import int32, int64
 from tilewright.errors import ArgumentError
 from tilewright.frames import hide_frames
 from tilewright.kernels._grouped_kernel import grouped_tiles, listed_tiles
 from tilewright.kernels.choice import fastest
 from tilewright.kernels.dispatch import machine_of
+from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
+from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
 from tilewright.kernels.model import Machine, resident_blocks
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import Plan, plan_for
@@ -30,29 +32,8 @@ from tilewright.runtime.views import View, view_class
 from tilewright.schedulers import Groups
 
 Shape = tuple[int, ...]
-Ragged = Literal["M", "K", "none"]
 
-
-@dataclass(frozen=True)
-class GroupedPlan:
-    """What the kernel knows at compile time: which mode is ragged, in which order tiles come, and a tile's plan.
-
-    For lists of matrices: element types of D, A and B, their unit modes and least alignments.
-    """
-
-    ragged: Ragged
-    scheduler: Groups
-    plan: Plan
-    dtypes: tuple[DType, ...] = ()
-    units: tuple[int | None, ...] = ()
-    alignments: tuple[int, ...] = ()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+HOPPER = GroupedHopper()
 
 
 @dataclass(frozen=True)
@@ -78,6 +59,12 @@ class Matrix:
         if unit is not None and unit == ragged:
             alignment = min(alignment, size)
         return Operand(self.info.dtype, "none" if unit is None else ("MN", "K")[unit], alignment)
+
+    def mapped(self) -> Operand:
+        """Return how it lies for a tensor map, whose tiles begin anywhere; its steps go forward."""
+        found = self.operand(None)
+        forward = all(step > 0 or extent == 1 for extent, step in zip(self.shape, self.strides, strict=True))
+        return found if forward else replace(found, major="none")
 
     def view(self) -> View:
         adapter = adapter_for(self.array)
@@ -165,8 +152,25 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
     if not groups:  # no index belongs to a group
         offsets = array_beside(np.zeros(1, np.int32), out)
         b_matrix = replace(b_matrix, shape=(*b_matrix.shape[:2], 1))
-    _launch_ragged(along, groups, d, a_matrix, b_matrix, offsets, types, machine_of(device))
+    launch = _launch_ragged
+    if HOPPER.is_simulated or not isinstance(device, str):
+        launch = _launch_warpgroups
+    launch(along, groups, d, a_matrix, b_matrix, offsets, types, machine_of(device))
     return out
+
+
+def _launch_warpgroups(
+    ragged: Ragged, groups: int, d: Matrix, a: Matrix, b: Matrix, offsets: Any, types: Types, machine: Machine
+) -> None:
+    """Launch the Hopper kernel where it takes the problem, and the other one elsewhere."""
+    operands = a.mapped(), b.mapped(), replace(d.mapped(), major="MN" if d.mapped().major == "K" else "none")
+    problem = RaggedProblem(ragged, *d.shape[:2], a.shape[1], groups, *operands, types)
+    found = _chosen(HOPPER, problem, machine)
+    if found is None or not groups:
+        _launch_ragged(ragged, groups, d, a, b, offsets, types, machine)
+    else:
+        launcher, launched = found
+        launcher(d.view(), a.view(), b.view(), offsets, launched)
 
 
 def _launch_ragged(
@@ -332,6 +336,15 @@ def _launch_list(
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _chosen(
+    family: GroupedHopper, problem: RaggedProblem, machine: Machine
+) -> tuple[Any, GroupedPlan] | None:  # Any: a launcher
+    """Return what launches the Hopper kernel, or None where it does not take a problem."""
+    configuration = family.choose(problem, machine)
+    return None if configuration is None else family.launch(problem, configuration, machine.arch)
 
 
 @lru_cache(maxsize=1024)

@@ -32,7 +32,7 @@ from tilewright.transactions import ROW
 
 _GROUP = 8  # tiles along M before the next along N: what examples 05 and 06 do
 _MOST_STAGES = 16
-_SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
+SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 _NARROW = (8, 16, 32, 64)  # extents along which D is narrow
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
@@ -134,7 +134,7 @@ class Hopper(Family):
         except LayoutError as error:
             return Resources(0, 0, error.summary)
         rejection = None
-        if plan.shared_bytes + _SPARE_BYTES > arch.shared_bytes_optin or configuration.stages < CONSUMERS:
+        if plan.shared_bytes + SPARE_BYTES > arch.shared_bytes_optin or configuration.stages < CONSUMERS:
             rejection = f"{plan.shared_bytes} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
         return Resources(plan.shared_bytes, plan.accumulators, rejection)
 
@@ -150,7 +150,7 @@ class Hopper(Family):
         waves = -(-tiles // machine.multiprocessors)
         steps = math.ceil(math.ceil(problem.k / k) / c.splits)
         busy = min(tiles, machine.multiprocessors)
-        step = _step_us(problem, c, busy, machine)
+        step = self.step_us(problem, c, busy, machine)
         finish = m * n * _TILE_US
         if c.is_ping_pong:  # one consumer stores while the other one multiplies
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * _TURN_US + finish
@@ -165,6 +165,10 @@ class Hopper(Family):
             space = workspace_bytes(problem, c.splits) / machine.bandwidth
             memory, adding = memory + space, _LAUNCH_US + _START_US + space
         return Prediction(tiles, 1, waves, compute, memory, adding_us=adding)
+
+    def step_us(self, problem: Problem, c: HopperConfiguration, busy: int, machine: Machine) -> float:
+        """Return the microseconds of a tile of K, with so many multiprocessors at work."""
+        return step_us(problem, c, busy, machine)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, HopperConfiguration), configuration
@@ -184,6 +188,9 @@ class Hopper(Family):
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         launcher = _kernel(len(problem.operands) + len(numbers), c.cluster_size)[blocks, THREADS]
         return KernelLaunch(launcher, plan, numbers, launcher.repeat)
+
+
+HOPPER = Hopper()
 
 
 @cache
@@ -220,7 +227,7 @@ def _configuration(
     k = ROW // problem.a.dtype.bytes
     d, groups = problem.d.dtype.bytes, 1 if is_ping_pong else CONSUMERS
     results = 0 if is_swapped else 64 * max(min(256, n * d), n * d % 256) * groups
-    stages = (arch.shared_bytes_optin - _SPARE_BYTES - results) // ((m + n) * ROW + 16)
+    stages = (arch.shared_bytes_optin - SPARE_BYTES - results) // ((m + n) * ROW + 16)
     warps = 4 * CONSUMERS, 1
     return HopperConfiguration(
         (m, n, k),
@@ -252,8 +259,10 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
             yield replace(whole, splits=splits, adds_in_cluster=True, stages=stages)
 
 
-def _step_us(problem: Problem, c: HopperConfiguration, busy: int, machine: Machine) -> float:
-    """Return the microseconds of a tile of K, with so many multiprocessors at work."""
+def step_us(
+    problem: Problem, c: HopperConfiguration, busy: int, machine: Machine, products: int = 1, tiles: int = 1
+) -> float:
+    """Return the microseconds of a step of K: of `tiles` tiles of A and of B, and of `products` of them."""
     m, n, k = c.own_tile
     rate = machine.rate(problem.compute)
     assert rate is not None, problem.compute
@@ -261,11 +270,11 @@ def _step_us(problem: Problem, c: HopperConfiguration, busy: int, machine: Machi
     # An instruction of N columns takes N/2 clocks of the tensor cores, and 16 + N/4 of shared memory, from which it
     # reads 64 rows of A and N of B.
     reads = max(1.0, (16 + n / 4) / (n / 2))
-    products = 2 * m * n * k / (rate * share) * reads
+    multiplying = products * 2 * m * n * k / (rate * share) * reads
     a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
-    row = k * problem.a.dtype.bytes
+    row = tiles * k * problem.a.dtype.bytes
     filled = (m * row * _lines(a) + n / c.cluster * row * _lines(b)) / _l2_bytes_per_us(machine, busy)
-    return max(products + _BESIDE * filled, filled, _LEAST_STEP_US)
+    return max(multiplying + _BESIDE * filled, filled, _LEAST_STEP_US)
 
 
 def _lines(operand: Operand) -> float:

@@ -79,10 +79,10 @@ class Matmul:
         others use tensor cores, from sm_80 on: "tf32" takes the 10 upper bits of the fractions and drops the others.
         "tf32x3", "bf16x6" and "bf16x9" multiply numbers as sums of parts, and add the parts' products up from the
         smallest on: x = x0 + x1 of tfloat32 by x0 y0 + x0 y1 + x1 y0; x = x0 + x1 + x2 of bfloat16 by the six largest
-        products, or all nine. Sums over 8 of k (bfloat16: 16) are made by tensor cores, and added in float32. With
-        u = 2**-24 and S the sum of |a b| over k, the error is at most (K/8 + 30) u S for "tf32x3", (K/16 + 40) u S for
-        "bf16x6" and (K/16 + 38) u S for "bf16x9", where that of "ieee" is at most K u S; numbers below 2**-113 lose
-        last bits. Results that are not finite are computed again as "ieee" does.
+        products, or all nine. Sums over 8 to 64 of k are made by tensor cores, and added in float32. With u = 2**-24
+        and S the sum of |a b| over k, the error is at most (K/8 + 90) u S for "tf32x3" and (K/16 + 150) u S for
+        "bf16x6" and "bf16x9", where that of "ieee" is at most K u S; numbers below 2**-113 lose last bits. Results that
+        are not finite are computed again as "ieee" does.
 
         >>> a, b = np.full((8, 8), 1 + 2.0**-13, np.float32), np.eye(8, dtype=np.float32)
         >>> [bool((tw.matmul(a, b, precision=p) == a).all()) for p in ("ieee", "tf32", "tf32x3", "bf16x9")]

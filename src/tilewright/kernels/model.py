@@ -75,7 +75,7 @@ class Prediction:
     waves: int
     compute_us: float
     memory_us: float
-    packing_us: float = 0.0  # of the passes before the kernel that pack A or B
+    packing_us: float = 0.0  # of the passes before the kernel that pack A or B, or cut them into parts
     adding_us: float = 0.0  # of the pass behind it that adds up splits of K
 
     @property
@@ -188,5 +188,10 @@ def resident_blocks(threads: int, accumulators: int, shared_bytes: int, arch: Ar
 
 
 def packing_us(operand: Operand, rows: int, k: int, batch: int, machine: Machine) -> float:
-    """Return what packing an operand takes: a launch, and its bytes read and written at the bandwidth of memory."""
-    return _LAUNCH_US + _WAVE_US + 2 * rows * k * batch * operand.dtype.bytes / machine.bandwidth
+    """Return what packing an operand takes, which reads and writes it."""
+    return pass_us(2 * rows * k * batch * operand.dtype.bytes, machine)
+
+
+def pass_us(bytes: int, machine: Machine) -> float:
+    """Return what a pass over so many bytes takes: a launch, and the bytes at the bandwidth of memory."""
+    return _LAUNCH_US + _WAVE_US + bytes / machine.bandwidth

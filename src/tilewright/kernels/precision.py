@@ -7,8 +7,9 @@ is what a tensor core does with it. The remainder r is 0 for three parts of bflo
 tfloat32, as long as the parts do not fall below the type's smallest number, 2**-133 for bfloat16 and 2**-136 for
 tfloat32: then |r| is at most one such number (for tfloat32) or half of it.
 
-The kernel sums the products of parts that `Parts.products` lists, the smallest first, for as many k as an instruction
-takes (a *chunk*, 8 for tfloat32 and 16 for bfloat16), and adds the sums of chunks with float32 additions:
+A kernel sums the products of parts that `Parts.products` lists, the smallest first, for some k (a *chunk*), and adds
+the sums of chunks with float32 additions. A chunk is what an instruction takes (8 for tfloat32 and 16 for bfloat16), or
+in the Hopper kernel a tile of K:
 
     acc <- acc + (((x_1 y_0 + x_0 y_1) + x_0 y_0) over the chunk)        here of "tf32x3"
 

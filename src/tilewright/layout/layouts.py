@@ -343,6 +343,19 @@ def flat_modes(layout: Layout) -> tuple[list[Int], list[Leaf]]:
     return leaves(shape), leaves(stride)
 
 
+def static_offsets(layout: Layout) -> list[int]:
+    """Return the offsets of all elements, in the order of linear indices; shape and stride are integers."""
+    offsets = [0]
+    for extent, stride in builtins.zip(*flat_modes(layout), strict=True):
+        assert type(extent) is int and type(stride) is int, layout
+        offsets = (
+            [step + offset for step in range(0, extent * stride, stride) for offset in offsets]
+            if stride
+            else offsets * extent
+        )
+    return offsets
+
+
 def size(x: Any) -> Int:  # Any: a layout, tensor, integer or nested tuple
     """Return the number of elements of a shape, layout or tensor.
 

@@ -10,7 +10,7 @@ from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import DynamicInt, Int, Shape, add, as_int, floordiv, mul, sub
 from tilewright.layout.inverses import right_inverse
-from tilewright.layout.layouts import Layout, cosize, has_kept
+from tilewright.layout.layouts import Layout, cosize, has_kept, static_offsets
 from tilewright.layout.modes import slice_, slice_and_offset
 from tilewright.layout.tuples import same, tuple_size
 
@@ -181,13 +181,19 @@ class ComposedLayout(Displayed):
             if self._fills_blocks(inner):
                 return inner
             if count <= _MOST_LOOKED_AT:
-                found: int = 1 + max([self(i) for i in range(count)])
-                return found
+                return 1 + max(self._static_offsets(count))
         reach = inner if type(self.offset) is int and self.offset == 0 else inner + self.offset  # type: ignore[operator]
         if isinstance(self.outer, Layout):
             return cosize(self.outer)
         block = self.outer.block
         return mul(floordiv(reach + (block - 1), block), block)
+
+    def _static_offsets(self, count: int) -> list[int]:
+        """Return the offsets of all elements of a static layout."""
+        if type(self.inner) is Layout and type(self.outer) is Swizzle and type(self.offset) is int:
+            # Evaluating each coordinate by itself takes ten times as long.
+            return [self.outer._mixed(self.offset + offset) for offset in static_offsets(self.inner)]  # type: ignore[misc]
+        return [self(i) for i in range(count)]
 
     def _fills_blocks(self, cosize: int) -> bool:
         """Say whether the inner layout takes every offset below `cosize`, in whole blocks of a swizzle."""

@@ -18,6 +18,7 @@ What a kernel computes
 What a GPU offers
     mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
     targets, binding         GPUs; loops that their blocks, threads and warps run through
+    factors                  A and B of the sum in a tile, as elements or computed
 What a plan says
     dependences, private     pairs of accesses that meet; TEMP arrays that each point of a nest has for itself
     orders, crossings        the orders and vectors that would break dependences, and what threads wait for
@@ -37,7 +38,8 @@ How it becomes a kernel
     filling, shared_caches   memory of caches, filled and written back
     edges                    tiles across the ends of loops: which elements of a fragment are there
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
-    warpgroups               tiles that a warpgroup multiplies from shared memory
+    register_operands        A in the registers from which a warpgroup multiplies
+    warpgroups               tiles that a warpgroup multiplies
     bulk_results             results that leave through shared memory by TMA
     rings                    caches that TMA fills: mbarriers, who copies and who waits
     pipelines                caches in loops, filled before what reads them or ahead of it

@@ -72,7 +72,7 @@ def guard_of(scope: Scope, tile: Tensorization, access: Access, moved: tuple[Aff
         if not any(edge.value.factor(index) for index, _ in along):
             continue
         here = edge if moved == access.place else _at(edge, access, moved, along)
-        if _may_fail(scope, here, along) and not _is_met_by_cache(scope, tile, access, edge):
+        if may_fail(scope, here, along) and not _is_met_by_cache(scope, tile, access, edge):
             conditions.append(here)
     return Guard(scope, tuple(conditions), along)
 
@@ -88,7 +88,7 @@ def _at(edge: Condition, access: Access, moved: tuple[Affine, ...], along: Along
     raise ScheduleError(f"{access} cannot be cached in fragments across the boundary at which {edge}")
 
 
-def _may_fail(scope: Scope, condition: Condition, along: Along) -> bool:
+def may_fail(scope: Scope, condition: Condition, along: Along) -> bool:
     """Whether a condition may fail for some element of the tile."""
     value, low = condition.value, 0
     for index, extent in along:

@@ -117,6 +117,7 @@ class Emission:
             for depth, group in self.cached.groups.items():
                 assert isinstance(group, ProducedGroup), group
                 group.begin_consumer(tiles.may_defer(depth))
+                tiles.defers |= group.behind
             self._compute()
 
     def _each_block(self, body: Callable[[], None]) -> None:

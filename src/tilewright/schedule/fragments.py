@@ -161,6 +161,8 @@ class Fragments:
         if fast == 0 and dtype.bits != 16:
             return None
         mma = self.mmas[0]
+        if dtype.bits != (mma.atom.dtype_a if side == "A" else mma.atom.dtype_b).bits:
+            return None  # converted in registers, where the instruction's elements lie, which are of another size
         rows, depth = mma.tile_size(0 if side == "A" else 1), mma.tile_size(2)
         if (depth if fast == 1 else rows) % vector or any(s != 1 and s % vector for s in others):
             return None

@@ -19,6 +19,7 @@ from tilewright.schedule.cache_placement import is_count, place_cache, refuse_no
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import Crossing, crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
+from tilewright.schedule.factors import NoProductError
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
@@ -30,7 +31,7 @@ from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.tensorization import NoProductError, dealt_to_lanes, tensorization_of
+from tilewright.schedule.tensorization import dealt_to_lanes, tensorization_of, with_operands
 from tilewright.schedule.transforms import erase
 
 
@@ -432,8 +433,10 @@ class Plan(PlanState, Recorder):
         `saturating` stores the nearest number of its type instead.
 
         Shapes of a warpgroup (M64N8K16 to M64N256K16, and those of K8 and K32, on sm_90a) are computed by four warps
-        from shared memory: A and B have caches there, and no fragments, so that `num_fused_passes` is left out.
-        A statement that is not a sum is refused for them.
+        from shared memory: A and B have caches there, and `num_fused_passes` is left out. A may be any value that moves
+        with M and K and is converted to B's type, `cast(W[i, k] * S[i], tw.bfloat16)`: each thread computes it in
+        the registers from which it is multiplied. An A that is an element is taken from registers where a cache in
+        MMA_FRAGMENT keeps it. A statement that is not a sum is refused for them.
 
         A statement that is not a sum stays in its loops, and a warning says so: the threads of each warp then share the
         points of M and N, and loops bound to warps are bound to these threads.
@@ -513,7 +516,7 @@ class Plan(PlanState, Recorder):
         made.producer, made.blocks = self.producer, self.blocks
         if self.nest.is_unchecked:
             made.crossings = crossings(made.nest, self.bindings)
-        made.caches, made.tensorization = list(self.caches), self.tensorization
+        made.caches, made.tensorization = list(self.caches), with_operands(self)
         made.caches = settled(made)
         return made
 

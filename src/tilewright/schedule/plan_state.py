@@ -20,6 +20,7 @@ from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Sta
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
 from tilewright.schedule.targets import Target
+from tilewright.schedule.values import Expression
 from tilewright.schedule.views import Derived
 
 Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
@@ -31,7 +32,7 @@ class Tensorization:
 
     `a`, `b` and `c` are the accesses of the statement C += A * B among the loops. `passes` are cut into `groups` of
     `fused` passes each. `saturating`: C is stored as the nearest number of its type. `edges` are the conditions
-    that a tile may cross: each bounds one of its indices.
+    that a tile may cross: each bounds one of its indices. `computed` is A where each thread computes it in registers.
     """
 
     indices: tuple[Index, Index, Index]
@@ -50,6 +51,7 @@ class Tensorization:
     use_static_offsets: bool
     saturating: bool
     edges: tuple[Condition, ...]
+    computed: Expression | None = None
 
     @property
     def groups(self) -> int:
@@ -58,6 +60,11 @@ class Tensorization:
     def sets(self, array: Array) -> bool:
         """Whether an array is the one that is computed and the prologue sets it: what it held does not matter."""
         return array is self.c.array and self.prologue[0] is MMAFragmentOp.SET
+
+    @property
+    def has_a_in_registers(self) -> bool:
+        """Whether a warpgroup takes A from the registers of its threads."""
+        return self.recipe.is_of_warpgroup and self.recipe.has_a_in_registers
 
     @property
     def accumulator(self) -> DType:

@@ -99,6 +99,8 @@ def _of_tile(tile: Tensorization) -> str:
     remark = f"{tile.shape.name}, {tile.passes} {'pass' if tile.passes == 1 else 'passes'}"
     if tile.groups > 1:
         remark += f" in groups of {tile.fused}"
+    if tile.has_a_in_registers:
+        remark += ", A from registers" if tile.computed is None else ", A computed in registers"
     if len(tile.recipe.mmas) > 1:
         remark += f", {tile.policy.name}"
     for name, operation in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):

@@ -9,9 +9,11 @@ from functools import lru_cache
 from tilewright import atoms
 from tilewright import dtypes as t
 from tilewright.arch import Arch
+from tilewright.atoms.mma import OperandPlace
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.instructions.mfma import mfma_names
+from tilewright.instructions.sparse_wgmma import NAMES as SPARSE_NAMES
 from tilewright.instructions.warpgroup_atoms import NAMES
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.tiled import TiledMMA, make_tiled_mma
@@ -34,7 +36,11 @@ _TYPES: dict[tuple[DType, DType, DType], str] = {
     (t.float8_e5m2fnuz, t.float8_e4m3fnuz, t.float32): "F32BF8FP8F32",
     (t.float8_e5m2fnuz, t.float8_e5m2fnuz, t.float32): "F32BF8BF8F32",
 }
-_WGMMAS = frozenset(NAMES)
+_WGMMAS, _SPARSE = frozenset(NAMES), frozenset(SPARSE_NAMES)
+OF_SPARSE = (
+    "a sparse A has half of its elements, at places along K that metadata says, and a nest says of each element which "
+    "one it reads: write the product in a kernel, tw.gemm(mma, a, b, c, metadata=fragment) with the atom"
+)
 _FP8 = {t.float8_e4m3fn: "E4M3", t.float8_e5m2: "E5M2"}
 _BYTES = {t.int8: "S8", t.uint8: "U8"}
 # The words of a warpgroup's atoms, and K, by the types of A, of B and of the accumulator.
@@ -67,8 +73,13 @@ class Recipe:
 
     @property
     def is_of_warpgroup(self) -> bool:
-        """Whether four warps compute it together, from shared memory."""
+        """Whether four warps compute it together."""
         return self.shape.is_of_warpgroup
+
+    @property
+    def has_a_in_registers(self) -> bool:
+        """Whether A is passed in registers, as all of a warp's operands are, and not read from shared memory."""
+        return self.mmas[0].atom.a_place is OperandPlace.REGISTERS
 
     @property
     def dtype_a(self) -> DType:
@@ -83,25 +94,42 @@ class Recipe:
         return self.mmas[0].atom.dtype_c
 
 
-def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: Factors, accumulator_type: DType) -> Recipe:
+def recipe_for(
+    arch: Arch,
+    mma_shape: MMAShape,
+    input_type: Factors,
+    accumulator_type: DType,
+    *,
+    a_in_registers: bool = False,
+) -> Recipe:
     """Return how a warp of the target computes a shape; float32 may be rounded to tf32.
 
     `input_type` is that of A and B, or (that of A, that of B). float32 is rounded on NVIDIA's targets, and for the
-    shapes of gfx942 that multiply it so.
+    shapes of gfx942 that multiply it so. `a_in_registers`: a warpgroup takes A from there.
 
     Raises `ScheduleError` where the target has no such instructions, with the shapes that it has for the types.
 
     >>> recipe_for(Arch.parse("sm_80"), MMAShape.M8N32K16, t.float16, t.float32).transposed
     True
     """
-    recipe = find_recipe(arch, mma_shape, input_type, accumulator_type)
+    recipe = find_recipe(arch, mma_shape, input_type, accumulator_type, a_in_registers)
     if recipe is None:
         factors = _spoken(*factors_of(input_type))
+        sparse = _sparse_atom(arch, mma_shape, input_type, accumulator_type)
         raise ScheduleError(
-            f"{arch.name} has no {mma_shape.name} of {factors} with {accumulator_type} accumulators",
-            help=offers(arch),
+            f"{arch.name} has no {mma_shape.name} of {factors} with {accumulator_type} accumulators"
+            + (f"; {sparse} has these extents, and takes a sparse A" if sparse else ""),
+            help=(f"{OF_SPARSE}; " if sparse else "") + offers(arch),
         )
     return recipe
+
+
+def _sparse_atom(arch: Arch, shape: MMAShape, input_type: Factors, accumulator_type: DType) -> str | None:
+    """Return the atom of a sparse product that has the extents of a shape, None where there is none."""
+    a, b = (t.tfloat32 if x is t.float32 else x for x in factors_of(input_type))
+    words, _ = _WARPGROUP_TYPES.get((a, b, accumulator_type), ("", 0))
+    name = f"GMMA_64x{shape.n}x{shape.k}_{words}"
+    return name if shape.is_of_warpgroup and name in _SPARSE and getattr(atoms, name).runs_on(arch) else None
 
 
 def shapes_for(arch: Arch, input_type: Factors, accumulator_type: DType) -> tuple[MMAShape, ...]:
@@ -169,13 +197,18 @@ def is_narrow(dtype: DType) -> bool:
 
 
 @lru_cache(maxsize=1 << 14)  # what a refusal lists: all shapes, for all types of a target
-def find_recipe(arch: Arch, shape: MMAShape, input_type: Factors, accumulator_type: DType) -> Recipe | None:
-    """Return how a warp of the target computes a shape, or None where it cannot."""
+def find_recipe(
+    arch: Arch, shape: MMAShape, input_type: Factors, accumulator_type: DType, a_in_registers: bool = False
+) -> Recipe | None:
+    """Return how a warp of the target computes a shape, or None where it cannot.
+
+    `a_in_registers` matters to warpgroups, which otherwise read A from shared memory.
+    """
     a, b = factors_of(input_type)
     if a is b is t.float32 and not arch.is_amd:
         a = b = t.tfloat32
     if shape.is_of_warpgroup:
-        return _of_warpgroup(arch, shape, (a, b, accumulator_type))
+        return _of_warpgroup(arch, shape, (a, b, accumulator_type), a_in_registers)
     types = _TYPES.get((a, b, accumulator_type))
     if types is None:
         return None
@@ -210,8 +243,11 @@ def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Re
     return None
 
 
-def _of_warpgroup(arch: Arch, shape: MMAShape, types: tuple[DType, DType, DType]) -> Recipe | None:
+def _of_warpgroup(
+    arch: Arch, shape: MMAShape, types: tuple[DType, DType, DType], a_in_registers: bool
+) -> Recipe | None:
     words, k = _WARPGROUP_TYPES.get(types, ("", 0))
+    words = words.replace("_SS", "_RS") if a_in_registers else words
     name = f"SM90_64x{shape.n}x{k}_{words}"
     if k != shape.k or name not in _WGMMAS or not getattr(atoms, name).runs_on(arch):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.compile import Lowered
 from tilewright.instructions.matrix_copies import LoadMatrix
 from tilewright.instructions.mma import WarpProduct
-from tilewright.instructions.wgmma import Wgmma
+from tilewright.instructions.wgmma import Wgmma, WgmmaOfRegisters
 from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
 from tilewright.ir.ops import Constant, For, If, Load, Store
 from tilewright.layout.tuples import tuple_size
@@ -18,7 +18,7 @@ from tilewright.passes.structured_ops import trip_count
 from tilewright.schedule.plan_state import Tensorization
 from tilewright.tiled import TiledMMA
 
-PRODUCTS = (WarpProduct, Wgmma)
+PRODUCTS = (WarpProduct, Wgmma, WgmmaOfRegisters)
 
 
 @dataclass(frozen=True)

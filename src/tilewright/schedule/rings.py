@@ -67,8 +67,10 @@ def box_of(cache: SharedCache) -> Any:  # Any: a guarded tensor
     assert cache.outer is not None, cache
     start = cache.outer.coordinates(cache.region.origin, cache.scope.values)
     whole = guarded(cache.outer.tensor)
-    shape = cache.region.shape if len(cache.region.shape) > 1 else cache.region.shape[0]
-    return whole.moved(start).map_layout(lambda where: raw_layout(shape, where.stride))
+    if len(cache.region.shape) == 1:
+        (extent,) = cache.region.shape
+        return whole.moved(start).map_layout(lambda where: raw_layout(extent, where[0].stride))
+    return whole.moved(start).map_layout(lambda where: raw_layout(cache.region.shape, where.stride))
 
 
 class SharedGroup(BulkGroup):

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from tilewright import dtypes
+from tilewright.atoms import MMAAtom
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
+from tilewright.instructions.sparse_wgmma import SparseAtom
 from tilewright.schedule.affine import Index
-from tilewright.schedule.arrays import Load
 from tilewright.schedule.binding import bind
-from tilewright.schedule.caches import Cache
+from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.crossings import crossings
+from tilewright.schedule.factors import factors_of_sum
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
-from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for, shapes_for
+from tilewright.schedule.recipes import OF_SPARSE, accumulator_for, is_narrow, recipe_for
 from tilewright.schedule.targets import GridUnit
 from tilewright.schedule.transforms import split
-from tilewright.schedule.values import Apply, Convert, Expression
-
-
-class NoProductError(ScheduleError):
-    """The statement of a tile is not a sum, so that none of its values is one of a matrix product."""
 
 
 def tensorization_of(
@@ -43,7 +39,7 @@ def tensorization_of(
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
     if not isinstance(shape, MMAShape):
-        raise ScheduleError(f"{shape!r} is not an MMAShape", help="such as MMAShape.M16N16K16")
+        _refuse_shape(shape)
     if not isinstance(policy, MMASchedulingPolicy):
         raise ScheduleError(f"{policy!r} is not an MMASchedulingPolicy", help="PASS_ORDER or BLOCK_ORDER")
     if plan.tensorization is not None:
@@ -54,7 +50,7 @@ def tensorization_of(
     if shape.is_of_warpgroup and fused not in (None, passes):
         raise ScheduleError(
             f"num_fused_passes={fused!r} says how many fragments of A and B are held, and {shape.name} holds none: "
-            "a warpgroup reads both from shared memory",
+            "a warpgroup takes all passes of a tile at once",
             help="leave num_fused_passes out",
         )
     fused = passes if fused is None else fused
@@ -68,7 +64,6 @@ def tensorization_of(
     tile = _tile_indices(plan, indices, shape, passes)
     number, part = _part_of(plan, tile)
     statement = at_places(part.statements[0], part.places, plan.nest.loops)
-    _refuse_divisions(statement, tile)
     if statement.store.guards:
         raise ScheduleError(
             f"no matrix instruction runs under a condition: {statement}",
@@ -82,21 +77,50 @@ def tensorization_of(
                 location=statement.location,
                 help=f"declare {named.memory.name} with the type of its elements",
             )
-    a, b = _operands(statement, tile)
-    factors, output = (a.array.element_type, b.array.element_type), statement.store.array.element_type
-    _refuse_mixed_types(plan, a, b, statement)
-    recipe = recipe_for(plan.target.arch, shape, factors, accumulator_for(factors, output))
+    factors = factors_of_sum(statement, tile, shape, plan.target.arch)
+    a, b, output = factors.a, factors.b, statement.store.array.element_type
+    recipe = recipe_for(
+        plan.target.arch, shape, factors.types, accumulator_for(factors.types, output),
+        a_in_registers=factors.computed is not None,
+    )  # fmt: skip
     target = Access(statement, statement.store.array, statement.store.place, True)
+    _refuse_divisions(statement, (b, target) if factors.computed is not None else (a, b, target), tile)
     _refuse_misplaced_target(target, statement, tile)
     if saturating:
-        _refuse_saturation(a, target)
+        _refuse_saturation(factors.types[0], target)
     prologue, epilogue = _with_its_argument(prologue), _with_its_argument(epilogue)
     for operation in (prologue, epilogue):
         _check_operation(*operation, recipe.dtype_c)
     return Tensorization(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
-        use_static_offsets, bool(saturating), _edges(plan, part, tile),
+        use_static_offsets, bool(saturating), _edges(plan, part, tile), factors.computed,
     )  # fmt: skip
+
+
+def _refuse_shape(shape: object) -> NoReturn:
+    """Raise `ScheduleError` for what is not a shape; atoms say which one theirs is."""
+    if not isinstance(shape, MMAAtom):
+        raise ScheduleError(f"{shape!r} is not an MMAShape", help="such as MMAShape.M16N16K16")
+    m, n, k = shape.shape_mnk
+    name = f"M{m}N{n}K{k}"
+    found = f"MMAShape.{name}" if name in MMAShape.__members__ else "one that target.tensor_core_info.shapes gives"
+    is_sparse = isinstance(shape, SparseAtom)
+    raise ScheduleError(
+        f"{shape.name} is an atom{', of a sparse A,' if is_sparse else ''} and not an MMAShape",
+        help=OF_SPARSE if is_sparse else f"tensorize takes the extents of a shape, {found}, and chooses the atom",
+    )
+
+
+def with_operands(plan: PlanState) -> Tensorization | None:
+    """Return the tile, now that all caches are known: where one keeps A in registers, they are multiplied from."""
+    tile = plan.tensorization
+    if tile is None or not tile.recipe.is_of_warpgroup or tile.recipe.has_a_in_registers:
+        return tile
+    if not any(c.array is tile.a.array and c.location is Location.MMA_FRAGMENT for c in plan.caches):
+        return tile
+    types = tile.recipe.dtype_a, tile.recipe.dtype_b
+    recipe = recipe_for(plan.target.arch, tile.shape, types, tile.recipe.dtype_c, a_in_registers=True)
+    return replace(tile, recipe=recipe)
 
 
 def dealt_to_lanes(plan: PlanState, indices: tuple[Index, ...]) -> PlanState:
@@ -133,8 +157,8 @@ def _with_insides(caches: list[tuple[Cache, frozenset[Index]]]) -> list[Cache]:
     return list(made.values())
 
 
-def _refuse_divisions(statement: Statement, tile: tuple[Index, Index, Index]) -> None:
-    for access in statement.accesses:
+def _refuse_divisions(statement: Statement, accesses: tuple[Access, ...], tile: tuple[Index, Index, Index]) -> None:
+    for access in accesses:
         for index in tile:
             if any(mode.divides(index) for mode in access.place):
                 raise ScheduleError(
@@ -192,57 +216,6 @@ def _part_of(plan: PlanState, tile: tuple[Index, Index, Index]) -> tuple[int, Pa
     return multiplying[0]
 
 
-def _operands(statement: Statement, tile: tuple[Index, Index, Index]) -> tuple[Access, Access]:
-    """Return the accesses of A, which moves with M, and B, which moves with N."""
-    reduction = statement.reduction
-    product = None if reduction is None or reduction[0] != "+" else _plain(reduction[1])
-    loads = []
-    if statement.reduction is None:
-        raise NoProductError(
-            f"no matrix instruction computes {statement}, which adds nothing up",
-            location=statement.location,
-            help="they compute C[..] += A[..] * B[..], of elements of three arrays",
-        )
-    if isinstance(product, Apply) and product.name == "*":
-        loads = [x for x in map(_plain, product.arguments) if isinstance(x, Load)]
-    if len(loads) != 2:
-        raise ScheduleError(
-            f"no matrix instruction computes {statement}",
-            location=statement.location,
-            help="they compute C[..] += A[..] * B[..], of elements of three arrays",
-        )
-    m, n, k = tile
-    sides: dict[str, Access] = {}
-    for load in loads:
-        access = Access(statement, load.array, load.place, False)
-        moves = {symbol for mode in load.place for symbol in mode.symbols()}
-        why = None
-        if m in moves and n in moves:
-            why = f"it moves with both {m} and {n}"
-        elif m not in moves and n not in moves:
-            why = f"it moves with neither {m} nor {n}"
-        elif k not in moves:
-            why = f"it does not move with {k}, the loop of K"
-        side = "A" if m in moves else "B"
-        if why is None and side in sides:
-            why = f"{sides[side]} moves with {m if side == 'A' else n} as well"
-        if why is not None:
-            raise ScheduleError(
-                f"no matrix instruction can serve the {access}: {why}",
-                location=statement.location,
-                help=f"one factor has to move with {m} and {k}, the other with {n} and {k}",
-            )
-        sides[side] = access
-    return sides["A"], sides["B"]
-
-
-def _plain(x: Expression) -> Expression:
-    """Return a value without the conversions around it, which the instruction makes by itself."""
-    while isinstance(x, Convert):
-        x = x.value
-    return x
-
-
 def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[Index, Index, Index]) -> None:
     m, n, k = tile
     moves = [mode.symbols() for mode in target.place]
@@ -254,24 +227,10 @@ def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[I
         )
 
 
-def _refuse_mixed_types(plan: PlanState, a: Access, b: Access, statement: Statement) -> None:
-    """Raise `ScheduleError` where A and B differ in type, and no instruction of the target multiplies such two."""
-    types = a.array.element_type, b.array.element_type
-    sums = accumulator_for(types, dtypes.float32 if types[0].is_float else dtypes.int32)
-    if types[0] is types[1] or shapes_for(plan.target.arch, types, sums):
-        return
-    raise ScheduleError(
-        f"{a.array.name} is of {types[0]} and {b.array.name} of {types[1]}; a matrix instruction multiplies one type",
-        location=statement.location,
-        help="two are multiplied by those of gfx942, float8_e4m3fnuz and float8_e5m2fnuz, and of warpgroups (sm_90a), "
-        "float8_e4m3fn and float8_e5m2, or int8 and uint8",
-    )
-
-
-def _refuse_saturation(a: Access, target: Access) -> None:
+def _refuse_saturation(of_a: DType, target: Access) -> None:
     """Raise `ScheduleError` where C cannot saturate: it is not an integer, or as wide as the accumulators."""
     output = target.array.element_type
-    if a.array.element_type.is_float or not is_narrow(output) or output.bits == 32:
+    if of_a.is_float or not is_narrow(output) or output.bits == 32:
         raise ScheduleError(
             f"saturating=True, and {target.array.name} is of {output}",
             location=target.statement.location,

@@ -293,6 +293,20 @@ class Tiles(Fragments):
         fragment: Tensor = storage.fragment[(None, None, None, row, step + number)]
         return fragment
 
+    def held_tile(self, side: Side, storage: HeldOperand) -> Tensor:
+        """Return a tile of an operand that a cache holds, with all passes: (values, rows, depth)."""
+        access = self.access(side)
+        row, first = self.number(storage, access, self.rows(side)), self.number(storage, access, self.tile.indices[2])
+        held = storage.fragment[(None, None, None, row, None)]
+        count, passes = storage.fragment.layout[4].size, self.tile.passes
+        if isinstance(first, int) and first == 0 and count == passes:
+            whole: Tensor = held.map_layout(lambda layout: make_layout(layout[0], layout[1], _both(layout, 2, 3)))
+            return whole
+        inner = make_layout(held.layout[2], Layout(passes, held.layout[3].stride))
+        one = storage.fragment[(None, None, None, row, first)]
+        part: Tensor = one.map_layout(lambda layout: make_layout(layout[0], layout[1], coalesce(inner)))
+        return part
+
     def number(self, storage: Storage, access: Access, index: Index) -> Any:  # Any: device numbers
         """Return the number of the tile along an index, among those that are held from the storage's origin on."""
         extent = self.extents[index]

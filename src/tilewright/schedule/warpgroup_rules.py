@@ -29,8 +29,16 @@ def refuse_warpgroups(plan: PlanState) -> None:
                 f"{binding.unit.name} is bound in a plan whose tile is {tile.shape.name}: a whole warpgroup runs it",
                 help="bind to WARPGROUP, which counts warpgroups",
             )
-    for access in (tile.a, tile.b):
+    for access in (tile.b,) if tile.has_a_in_registers else (tile.a, tile.b):
         _refuse_operand(plan, tile, access)
+    for cache in plan.caches:
+        if cache.array is tile.a.array and cache.location is Location.MMA_FRAGMENT and cache.is_ahead:
+            raise ScheduleError(
+                f"{cache.name} is read ahead, and {tile.shape.name} takes A from its registers until its products are "
+                "waited for",
+                location=tile.statement.location,
+                help="leave double_buffer and pipeline_stages out, or give them to a cache in shared memory",
+            )
     if plan.producer:
         _refuse_producer(plan)
 
@@ -63,7 +71,7 @@ def _refuse_operand(plan: PlanState, tile: Tensorization, access: Access) -> Non
             f"{tile.shape.name} reads {array.name} from shared memory, and {inner.name} keeps it in "
             f"{inner.location.name}",
             location=tile.statement.location,
-            help=f"{here}; a warpgroup holds no fragments of factors",
+            help=f"{here}; of its factors a warpgroup takes A alone from registers",
         )
     _refuse_major(plan, tile, access, inner)
 

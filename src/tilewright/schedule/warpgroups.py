@@ -1,4 +1,4 @@
-"""Tiles that a warpgroup multiplies: factors that lie in shared memory, and sums in registers, in use until a wait."""
+"""Tiles that a warpgroup multiplies: B in shared memory, A there or in registers, and sums in use until a wait."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Any
 from tilewright.errors import LanguageError, ScheduleError
 from tilewright.instructions.warpgroup_atoms import THREADS, WarpgroupMMAAtom
 from tilewright.instructions.wgmma import wgmma_commit, wgmma_fence, wgmma_wait
-from tilewright.language.copying import clear
+from tilewright.language.copying import clear, copy
 from tilewright.language.gemm import gemm
 from tilewright.layout import ComposedLayout
 from tilewright.layout.tuples import leaves
 from tilewright.schedule.bulk_results import BulkResults
 from tilewright.schedule.edges import guard_of
 from tilewright.schedule.filling import Filling
-from tilewright.schedule.fragments import Side, View, place_from
+from tilewright.schedule.fragments import HeldOperand, Side, View, place_from
 from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.register_operands import ComputedOperand
 from tilewright.schedule.scope import Parts
 from tilewright.schedule.tiles import SIDES, Tiles
+from tilewright.schedule.values import Expression
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA
 from tilewright.trace.threads import thread_idx
@@ -26,10 +28,13 @@ from tilewright.trace.threads import thread_idx
 class WarpgroupTiles(Tiles):
     """Emits tiles of wgmma: a fence, the products of all passes, and a wait.
 
-    With `is_deferred` the group is left open: who reads a ring of stages closes it, and waits a stage later.
+    With `is_deferred` the group is left open: who reads a ring of stages closes it, and waits a stage later. `defers`
+    says that some are, before anything is emitted.
     """
 
     is_deferred: bool = False
+    defers: bool = False
+    _operand_in_use: Tensor | None = None  # A that is computed, where products read it while the next one is
     _results: BulkResults | None = None
 
     @property
@@ -48,6 +53,9 @@ class WarpgroupTiles(Tiles):
         kept = any(cache.array is self.tile.c.array and not cache.is_of_block for cache in self.scope.plan.caches)
         if self.scope.plan.nest.fusing and not kept:
             self._accumulators = self.accumulators()
+        if self.defers and self.tile.computed is not None:
+            computed = ComputedOperand(self, self.tile.computed)
+            self._operand_in_use = computed.fragment(f"r{self.tile.a.array.name}_multiplied")
 
     def multiplies_at_once(self, depth: int, parts: Parts) -> bool:
         """Return False: each tile is one product of its own already."""
@@ -72,15 +80,52 @@ class WarpgroupTiles(Tiles):
     def _multiply(self) -> None:
         accumulator = self._accumulator(0)
         sums = accumulator.begin()
-        factors = [self._factor(side) for side in SIDES]
-        mma = self._with_majors(*factors)
+        if self.tile.computed is not None:
+            self._multiply_computed(self.tile.computed, sums)
+        elif self.tile.has_a_in_registers:
+            self._multiply_held(sums)
+        else:
+            factors = [self._factor(side) for side in SIDES]
+            mma = self._with_majors(*factors)
+            wgmma_fence()
+            thread = mma.get_slice(self.lane)
+            self._gemm(mma, thread.partition_A(factors[0]), thread.partition_B(factors[1]), sums, self._is_begun())
+        if not self.is_deferred:
+            wgmma_commit()
+            wgmma_wait(0)
+        accumulator.end()
+
+    def _multiply_computed(self, value: Expression, sums: Tensor) -> None:
+        """Emit products whose A the threads compute; where products go on into the next stage, while these run."""
+        computed, name = ComputedOperand(self, value), f"r{self.tile.a.array.name}"
+        b = self._factor("B")
+        mma = self._with_majors(None, b)
+        fragment = self._operand_in_use
+        if fragment is None:
+            fragment = computed.fragment(f"{name}_multiplied")
+            computed.compute(fragment)
+        else:
+            coming = computed.fragment(f"{name}_coming")
+            computed.compute(coming)
+            wgmma_wait(0)  # of the products that read the registers
+            copy(coming, fragment)
         wgmma_fence()
-        thread = mma.get_slice(self.lane)
+        self._gemm(mma, fragment, mma.get_slice(self.lane).partition_B(b), sums, self._is_begun())
+
+    def _multiply_held(self, sums: Tensor) -> None:
+        """Emit products whose A a cache holds in registers."""
+        storage = self.scope.storage[self.tile.a.array]
+        assert isinstance(storage, HeldOperand), storage
+        b = self._factor("B")
+        mma = self._with_majors(None, b)
+        wgmma_fence()
+        self._gemm(
+            mma, self.held_tile("A", storage), mma.get_slice(self.lane).partition_B(b), sums, self._is_begun()
+        )  # fmt: skip
+
+    def _gemm(self, mma: TiledMMA, a: Tensor, b: Tensor, sums: Tensor, begun: Any) -> None:  # Any: a condition
         try:
-            gemm(
-                mma, thread.partition_A(factors[0]), thread.partition_B(factors[1]), sums,
-                accumulate=self._is_begun(),
-            )  # fmt: skip
+            gemm(mma, a, b, sums, accumulate=begun)
         except LanguageError as error:
             raise ScheduleError(
                 f"{self.tile.shape.name} cannot read its factors: {error.summary.removeprefix('tw.gemm: ')}",
@@ -88,10 +133,6 @@ class WarpgroupTiles(Tiles):
                 location=self.tile.statement.location,
                 help="leave layout= of the cache out, or give FIRST_MAJOR or LAST_MAJOR: the plan then swizzles it",
             ) from None
-        if not self.is_deferred:
-            wgmma_commit()
-            wgmma_wait(0)
-        accumulator.end()
 
     def _factor(self, side: Side) -> Tensor:
         """Return a factor's tile in shared memory: (rows, K of all passes)."""
@@ -111,12 +152,12 @@ class WarpgroupTiles(Tiles):
     def _depth(self) -> int:
         return self.tile.shape.k * self.tile.passes
 
-    def _with_majors(self, *factors: Tensor) -> TiledMMA:
-        """Return the instruction for factors as they lie: with K contiguous, or with M or N."""
+    def _with_majors(self, *factors: Tensor | None) -> TiledMMA:
+        """Return the instruction for factors as they lie: with K contiguous, or with M or N. None is in registers."""
         atom = self.mmas[0].atom
         assert isinstance(atom, WarpgroupMMAAtom), atom
-        majors = ["MN" if _is_contiguous(factor, 0) and not _is_contiguous(factor, 1) else "K" for factor in factors]
-        if majors == ["K", "K"] or atom.dtype_a.bits != 16:
+        majors = ["MN" if x is not None and _is_contiguous(x, 0) and not _is_contiguous(x, 1) else "K" for x in factors]
+        if majors == ["K", "K"] or atom.dtype_b.bits != 16:
             return self.mmas[0]
         return TiledMMA(atom.with_majors(*majors), self.mmas[0].atom_layout)  # type: ignore[arg-type]  # of these two
 

@@ -64,6 +64,7 @@ def test_functions_of_floats(dtype: t.DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.spread(3)
 def test_functions_of_integers(dtype: t.DType) -> None:
     d = Table()
     for kind in INTEGER_UNARY:
@@ -92,6 +93,7 @@ def test_functions_of_bools() -> None:
 
 
 @pytest.mark.parametrize("source", t.ALL, ids=str)
+@pytest.mark.spread(4)
 def test_conversions(source: t.DType) -> None:
     d = Table()
     for target in t.ALL:
@@ -128,6 +130,7 @@ def test_bits() -> None:
 
 
 @pytest.mark.parametrize("dtype", t.ALL, ids=str)
+@pytest.mark.spread(4)
 def test_vectors(dtype: t.DType) -> None:
     moved_vectors(dtype).compiles(("sm_80", "sm_90a"))
 
@@ -137,6 +140,7 @@ BITWISE = {"and", "or", "xor"}
 
 
 @pytest.mark.parametrize("dtype", ATOMIC, ids=str)
+@pytest.mark.spread(3)
 def test_atomics(dtype: t.DType) -> None:
     d = Draft()
     x, tile = d.pointer("x", dtype), d.shared("tile", 4, dtype)
@@ -167,6 +171,7 @@ def test_atomics_on_narrow_integers_are_refused(dtype: t.DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", t.ALL, ids=str)
+@pytest.mark.spread(4)
 def test_shuffles(dtype: t.DType) -> None:
     d = Table()
     lane = d.special("thread_idx.x")
@@ -266,6 +271,7 @@ def test_it_compiles_with_the_newest_targets() -> None:
 
 
 @pytest.mark.parametrize("name", ["norm", "y0", "main", "malloc", "roundf", "std", "size_t", "max", "matmul", "clock"])
+@pytest.mark.spread(3)
 def test_kernels_of_names_that_compilers_declare(name: str) -> None:
     draft = Draft(name)
     buffer = draft.pointer("out", t.float32)

@@ -57,6 +57,7 @@ def test_functions_of_floats(dtype: t.DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.spread(3)
 def test_functions_of_integers(dtype: t.DType) -> None:
     d = Table()
     for kind in INTEGER_UNARY:
@@ -73,6 +74,7 @@ def test_functions_of_integers(dtype: t.DType) -> None:
 
 
 @pytest.mark.parametrize("source", WIDE, ids=str)
+@pytest.mark.spread(4)
 def test_conversions(source: t.DType) -> None:
     d = Table()
     for target in WIDE:
@@ -83,11 +85,13 @@ def test_conversions(source: t.DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", t.ALL, ids=str)
+@pytest.mark.spread(4)
 def test_vectors(dtype: t.DType) -> None:
     compiles(moved_vectors(dtype), ("gfx90a",))
 
 
 @pytest.mark.parametrize("dtype", [x for x in ATOMIC if not (x.is_float and x.bits == 8)], ids=str)
+@pytest.mark.spread(3)
 def test_atomics(dtype: t.DType) -> None:
     d = Draft()
     x, tile = d.pointer("x", dtype), d.shared("tile", 4, dtype)
@@ -121,6 +125,7 @@ def test_atomics_land_in_the_address_space_of_their_buffer() -> None:
 
 
 @pytest.mark.parametrize("dtype", t.ALL, ids=str)
+@pytest.mark.spread(4)
 def test_shuffles(dtype: t.DType) -> None:
     d = Table()
     lane = d.special("thread_idx.x")

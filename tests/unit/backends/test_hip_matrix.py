@@ -75,6 +75,7 @@ def instruction(atom: MFMAAtom) -> str:
 
 @each
 @pytest.mark.parametrize("arch", AMD)
+@pytest.mark.spread(4)
 def test_one_call_is_one_instruction(atom: MFMAAtom, arch: str) -> None:
     module = compile_text(product(atom).source(arch), arch)
     assert module.log == "" and module.assembly.count(instruction(atom)) == 1
@@ -87,6 +88,7 @@ def test_instructions_of_gfx90a(atom: MFMAAtom) -> None:
 
 
 @each
+@pytest.mark.spread(3)
 def test_registers_are_moved_and_never_changed(atom: MFMAAtom) -> None:
     """Operands reach the instruction as they were loaded: no conversion and no packing stands between."""
     text = compile_text(product(atom).source("gfx908"), "gfx908").assembly
@@ -95,6 +97,7 @@ def test_registers_are_moved_and_never_changed(atom: MFMAAtom) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.spread(4)
 def test_every_atom_is_one_instruction(name: str) -> None:
     """With the block of A that stands for all, where an atom has one."""
     atom = getattr(tw.atoms, name)

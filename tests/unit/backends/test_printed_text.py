@@ -91,6 +91,7 @@ def plain_machine_code() -> bytes:
 
 
 @pytest.mark.parametrize("comment", COMMENTS, ids=ascii)
+@pytest.mark.spread(4)
 def test_a_comment_changes_no_machine_code(comment: str) -> None:
     source = cuda.generate(copying("k.py", f"dst[i] = src[i]  # {comment}").kernel)
     assert "// k.py:1: dst[i] = src[i]  # " in source.text
@@ -105,6 +106,7 @@ def test_trigraphs_change_no_machine_code(comment: str) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=ascii)
 @pytest.mark.parametrize("line_directives", [False, True])
+@pytest.mark.spread(4)
 def test_the_name_of_a_file_is_no_code(file: str, line_directives: bool) -> None:
     draft = copying(file, "dst[i] = src[i]")
     draft.builder.emit(ops.Print(("",), ()))
@@ -166,6 +168,7 @@ def test_a_kernel_in_a_file_with_a_line_in_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HIDING)
+@pytest.mark.spread(4)
 def test_a_variable_of_any_name_hides_no_function(name: str) -> None:
     """All kinds of names: of a parameter, a local, a shared array and a loop's index, and of the kernel too."""
     for kernel in ("k", name):
@@ -219,6 +222,7 @@ def _declared(text: str) -> set[str]:
         "\u03b1",
     ],
 )
+@pytest.mark.spread(4)
 def test_a_kernel_of_any_name_compiles(name: str) -> None:
     draft = copying("k.py", "", name)
     draft.builder.emit(ops.Print(("here",), ()))

@@ -65,6 +65,7 @@ def test_integer_binary(kind: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("kind", REFERENCE)
+@pytest.mark.spread(4)
 def test_integer_binary_of_uniform_values_wraps_too(kind: str) -> None:
     for a, b in itertools.product(interesting(int32), repeat=2):
         sketch = Sketch()

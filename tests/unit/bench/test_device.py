@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 import warnings
@@ -122,20 +123,80 @@ def test_what_cannot_be_captured_gives_none(cuda: Cuda, monkeypatch: pytest.Monk
     assert Gpu().capture(run, 3) is None
 
 
+class Torch:
+    """A torch whose captures are counted; one that fails leaves random numbers and the allocator as torch's does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, current: str = "default") -> None:
+        self.current, self.spoiled, self.pools = current, False, []  # type: ignore[var-annotated]
+        self.captured_on: list[str] = []
+        self.ends_with: Any = lambda: None
+        framework(monkeypatch, stream=5)
+        torch: Any = sys.modules["torch"]
+        torch.zeros = lambda *_, device: types.SimpleNamespace(zero_=lambda: None)
+        torch._C = types.SimpleNamespace(
+            _cuda_endAllocateToPool=lambda device, pool: self.pools.remove(pool),
+            _cuda_releasePool=lambda device, pool: None,
+        )
+        cuda = torch.cuda
+        cuda.current_stream = lambda *_: self.current
+        cuda.default_stream, cuda.Stream = (lambda: "default"), (lambda: "side")
+        cuda.graph_pool_handle, cuda.synchronize, cuda.stream = (lambda: "pool"), (lambda: None), self.stream
+        cuda.CUDAGraph = lambda: types.SimpleNamespace(
+            capture_begin=self.begin, capture_end=self.end, replay=lambda: "replayed"
+        )
+
+    @contextlib.contextmanager
+    def stream(self, name: str) -> Iterator[None]:
+        before, self.current = self.current, name
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def begin(self, pool: str | None = None) -> None:
+        assert self.current != "default", "the default stream cannot be captured"
+        self.spoiled = True
+        self.captured_on.append(self.current)
+        self.pools.append(pool)
+
+    def end(self) -> None:
+        ends_with, self.ends_with = self.ends_with, lambda: None
+        ends_with()
+        self.pools.pop()
+        self.spoiled = False
+
+
+@pytest.mark.parametrize(("current", "taken"), [("default", "side"), ("own", "own")])
+def test_a_capture_is_on_the_current_stream_where_that_can_be(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch, current: str, taken: str
+) -> None:
+    torch, calls = Torch(monkeypatch, current), []
+    replay = Gpu(0).capture(lambda: calls.append(torch.current), 3)
+    assert replay is not None and replay() == "replayed"
+    assert calls == [taken] * 3 and torch.captured_on == [taken] and torch.current == current
+
+
 def test_work_for_another_stream_is_not_captured(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a prepared launch's is: its graph is empty, as torch warns, and takes no time."""
+    torch = Torch(monkeypatch)
+    torch.ends_with = lambda: warnings.warn("The CUDA Graph is empty.", stacklevel=2)
+    assert Gpu(0).capture(lambda: None, 3) is None
+    torch.ends_with = lambda: warnings.warn("Something else.", stacklevel=2)
+    assert Gpu(0).capture(lambda: None, 3) is not None
 
-    class Capture:
-        def __init__(self, graph: object) -> None: ...
-        def __enter__(self) -> None: ...
-        def __exit__(self, *error: object) -> None:
-            warnings.warn("The CUDA Graph is empty.", stacklevel=2)
 
-    framework(monkeypatch, stream=5)
-    torch = sys.modules["torch"]
-    torch.cuda.CUDAGraph = lambda: types.SimpleNamespace(replay=lambda: None)  # type: ignore[attr-defined]
-    torch.cuda.graph = Capture  # type: ignore[attr-defined]
-    assert Gpu().capture(lambda: None, 3) is None
+@pytest.mark.parametrize("fails", ["run", "end", "both"])
+def test_a_failed_capture_leaves_torch_as_it_was(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """Its stream is current again, its allocator's pool is closed, and its generator gives numbers again."""
+
+    def fail() -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    torch = Torch(monkeypatch)
+    if fails != "run":
+        torch.ends_with = fail
+    assert Gpu(0).capture(fail if fails != "end" else lambda: None, 3) is None
+    assert not torch.spoiled and not torch.pools and torch.current == "default"
 
 
 MACHINE = sys.modules[Monitor.__module__]  # `tilewright.bench.machine` is the function of that name

@@ -52,6 +52,7 @@ INSTRUCTIONS = {
 
 
 @pytest.mark.parametrize(("text", "target"), covering(INSTRUCTIONS, TARGETS, of=1))
+@pytest.mark.spread(3)
 def test_what_the_library_lacks(text: str, target: str) -> None:
     found = compiled(ptx(text), arch=target)
     assert any(opcode.startswith(INSTRUCTIONS[text]) for opcode in found), found
@@ -131,6 +132,7 @@ def test_text_is_escaped() -> None:
         "add.u32 %0, %1, 1; // ends with \\",
     ],
 )
+@pytest.mark.spread(3)
 def test_texts_that_look_like_code_compile(text: str) -> None:
     found = compiled(ptx(text))
     assert found.count("STG.E") == 1 and "BPT.TRAP" not in found

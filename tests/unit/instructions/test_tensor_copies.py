@@ -56,6 +56,7 @@ TYPES = ("uint8", "int8", "float8_e4m3fn", "uint16", "int16", "float16", "bfloat
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("bits", [0, 1, 2, 3])
+@pytest.mark.spread(4)
 def test_every_type_and_swizzle_there_and_back(dtype: str, bits: int) -> None:
     size = tw.dtype(dtype).bytes
     columns = max(16 << bits, 64) // size if bits == 0 else (16 << bits) // size
@@ -133,6 +134,7 @@ def test_columns_first() -> None:
     [("ADD", "float32", np.add), ("ADD", "bfloat16", np.add), ("MIN", "int32", np.minimum), ("MAX", "int64", np.maximum),
      ("AND", "uint32", np.bitwise_and), ("OR", "int32", np.bitwise_or), ("XOR", "uint64", np.bitwise_xor)],
 )  # fmt: skip
+@pytest.mark.spread(2)
 def test_reductions(kind: str, dtype: str, combine: object) -> None:
     atom = getattr(tw.atoms, f"SM90_TMA_REDUCE_{kind}")
 

@@ -35,6 +35,7 @@ def demand_clean(name: str, atom: object = None) -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.spread(4)
 def test_instructions(name: str) -> None:
     demand_clean(name)
 

@@ -123,6 +123,7 @@ def test_canonical_layouts_are_those_of_the_isa(name: str, dtype: tw.DType) -> N
 @pytest.mark.parametrize("dtype", [tw.int8, tw.float16, tw.float32], ids=str)
 @pytest.mark.parametrize("shape", [(64, 2), (128, 4), (192, 1)])
 @pytest.mark.parametrize("order", [None, (1, 0)])
+@pytest.mark.spread(6)
 def test_a_descriptor_finds_every_element(
     name: str, dtype: tw.DType, shape: tuple[int, int], order: tuple[int, int] | None
 ) -> None:

@@ -52,7 +52,7 @@ configurations = st.builds(
 )
 
 
-@examples(15, 40)
+@examples(8, 40)
 @given(
     compute=st.sampled_from(list(COMPUTED)),
     configuration=configurations,
@@ -113,6 +113,7 @@ def test_the_formula_is_near_what_was_measured(compute: tw.DType) -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("arch", [arch for arch in ARCHES if not Arch.parse(arch).is_amd])
 @pytest.mark.parametrize("compute", list(COMPUTED), ids=str)
+@pytest.mark.spread(6)
 def test_every_family_answers_in_full(family: Family, arch: str, compute: tw.DType) -> None:
     """A candidate has a predicted time or a reason of one line, never both, and never an exception."""
     stored, _ = COMPUTED[compute]
@@ -202,7 +203,7 @@ def test_a_result_that_a_family_cannot_write_rejects_it() -> None:
     )
 
 
-@examples(12, 30)
+@examples(6, 30)
 @given(rows=st.integers(1, 9000), k=st.integers(1, 9000), batch=st.integers(1, 9))
 def test_packing_counts_in_the_predicted_time(rows: int, k: int, batch: int) -> None:
     """One pass reads and writes the operand: as long as memory takes for that, and more."""

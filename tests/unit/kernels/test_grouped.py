@@ -96,6 +96,7 @@ def test_gradients_are_grouped_products() -> None:
 
 @pytest.mark.parametrize("mode", "MKN")
 @pytest.mark.parametrize("ends", [[-5, 10, 4, 10**6], [70, 60, 0, 0]], ids=str)
+@pytest.mark.spread(2)
 def test_offsets_on_a_device_stay_inside(monkeypatch: pytest.MonkeyPatch, mode: str, ends: list[int]) -> None:
     """What the host would refuse: below the one before it an offset counts as that one, past the end as the end."""
     monkeypatch.setattr(grouped, "_check_offsets", lambda offsets, total: None)

@@ -141,6 +141,7 @@ def bound(a: Array, b: Array, how: Parts) -> Array:
 @pytest.mark.parametrize(
     ("name", "majors"), [("tf32x3", "KK"), ("tf32x3", "MN"), ("bf16x6", "KN"), ("bf16x9", "MK"), ("bf16x9", "KN")]
 )
+@pytest.mark.spread(2)
 def test_bits_are_those_of_the_definition(name: str, majors: str) -> None:
     """Whatever the tile and whatever the order in which an instruction counts K: chunks are runs of K."""
     a, b = normal(np.random.default_rng(7), 37, 17, 70)
@@ -163,6 +164,7 @@ def test_errors_are_within_the_bound(how: Parts) -> None:
 
 @precisions
 @pytest.mark.parametrize("inputs", [normal, positive, wide, cancelling], ids=lambda f: f.__name__)
+@pytest.mark.spread(4)
 def test_errors_are_no_larger_than_those_of_multiply_adds(
     how: Parts, inputs: Callable[..., tuple[Array, Array]]
 ) -> None:

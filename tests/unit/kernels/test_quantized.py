@@ -44,7 +44,7 @@ def whole(seed: int, shape: tuple[int, ...], dtype: Any) -> Array:
     return np.random.default_rng(seed).integers(-2, 3, shape).astype(dtype)
 
 
-@examples(10, 60)
+@examples(5, 60)
 @given(st.integers(0, 99), st.integers(0, 300), st.integers(0, 40), st.sampled_from([4, 8]), st.sampled_from(GROUPS))
 def test_codes_come_back_from_their_places(seed: int, k: int, n: int, bits: int, group: int) -> None:
     codes = np.random.default_rng(seed).integers(0, 2**bits, (k, n)).astype(np.uint8)
@@ -69,7 +69,7 @@ def test_a_lane_finds_its_share_where_the_layout_says() -> None:
     assert words[0, 0, 128 + 4 * 22 + 2] >> 16 & 255 == codes[row, column]
 
 
-@examples(4, 60)
+@examples(3, 60)
 @given(
     data=st.data(), m=st.integers(1, 20), n=st.integers(1, 40), k=st.integers(1, 300), bits=st.sampled_from([4, 8]),
     group=st.sampled_from(GROUPS), signed=st.booleans(), zeros=st.sampled_from(["none", "one", "each"]),
@@ -180,6 +180,7 @@ def gptq_reference(qweight: Array, qzeros: Array, scales: Array, g_idx: Array, b
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("format", ["gptq", "gptq_v2"])
 @pytest.mark.parametrize("order", ["none", "in order", "act"])
+@pytest.mark.spread(4)
 def test_gptq(bits: int, format: str, order: str) -> None:
     random = np.random.default_rng(bits)
     k, n, group = 128, 24, 32
@@ -229,7 +230,7 @@ def test_awq() -> None:
 # --- rounding floats -------------------------------------------------------------------------------------------------
 
 
-@examples(8, 40)
+@examples(4, 40)
 @given(
     seed=st.integers(0, 99), k=st.integers(1, 200), n=st.integers(1, 9), bits=st.sampled_from([4, 8]),
     group=st.sampled_from(GROUPS), symmetric=st.booleans(), shift=st.sampled_from([0, 3, -3]),
@@ -296,6 +297,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED, ids=range(len(REFUSED)))
+@pytest.mark.spread(4)
 def test_refusals(call: Any, message: str) -> None:
     with pytest.raises(tw.ArgumentError, match=message):
         call()

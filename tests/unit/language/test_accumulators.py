@@ -57,6 +57,7 @@ def places(mma: Any) -> list[set[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("name", ATOMS)
+@pytest.mark.spread(4)
 def test_rows_and_columns_of_every_atom(name: str) -> None:
     mma = tiled(name)
     for part, _ in coordinates(mma, (2, 3), {0, mma.size // 2 - 1, mma.size - 1}):
@@ -73,6 +74,7 @@ def test_rows_and_columns_of_every_atom(name: str) -> None:
 
 @pytest.mark.parametrize("name", ATOMS)
 @pytest.mark.parametrize("layout", TILED)
+@pytest.mark.spread(6)
 def test_threads_of_a_row(name: str, layout: str) -> None:
     """The threads that are found have all columns of a row between them, each once; copies along K are not among them."""
     mma = tiled(name, TILED[layout])
@@ -98,6 +100,7 @@ def test_the_quad_shares_a_row() -> None:
 
 
 @pytest.mark.parametrize("name", ATOMS)
+@pytest.mark.spread(4)
 def test_operand_a(name: str) -> None:
     """Where C is taken as A, each value of A is the value of C at its coordinate; else a thread lacks one."""
     mma = tiled(name)

@@ -82,6 +82,7 @@ def test_what_exclusive_scans_begin_with(op: str, neutral: int) -> None:
 
 
 @pytest.mark.parametrize("block", [70, 128, 256, 288, 1000, 1024])
+@pytest.mark.spread(2)
 def test_initial_is_in_front_of_all(block: int) -> None:
     @tw.kernel
     def shifted(out):
@@ -149,6 +150,7 @@ NARROW_AND_WIDE = [tw.bool_, tw.int8, tw.uint8, tw.int16, tw.uint16, tw.uint64, 
 @pytest.mark.parametrize(
     "type", rest_is_slow(NARROW_AND_WIDE, tw.bool_, tw.uint8, tw.int16, tw.uint64, tw.bfloat16), ids=str
 )
+@pytest.mark.spread(2)
 def test_narrow_and_wide_types(type: tw.DType) -> None:
     @tw.kernel
     def all_of_them(out, found, x, places):
@@ -256,6 +258,7 @@ def refused(call: Any, match: str, block: Any = 128, x: Any = None) -> LanguageE
 
 
 @pytest.mark.parametrize("group", [0, -1, 3, 33, 48, True, 2.0, "grid", None, (32,)])
+@pytest.mark.spread(3)
 def test_groups_that_there_are_not(group: Any) -> None:
     for call in (tw.reduce, tw.scan, tw.argmax, tw.sort, tw.broadcast):
         refused(lambda x, call=call: call(x, group=group), 'group is "block", "warp", "warpgroup" or a number')

@@ -136,6 +136,7 @@ def by_name(out, x, op: tw.constexpr):
 
 @pytest.mark.parametrize("op", NAMED)
 @pytest.mark.parametrize("dtype", [tw.bool_, tw.int8, tw.uint32, tw.int64, tw.float16, tw.float32], ids=str)
+@pytest.mark.spread(4)
 def test_named_operations_are_the_same_in_tiles_collectives_and_on_the_host(op: str, dtype: tw.DType) -> None:
     if dtype.is_float and op in BITWISE:
         with pytest.raises(tw.LanguageError, match="is not defined on"):

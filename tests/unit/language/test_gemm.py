@@ -58,6 +58,7 @@ def in_global_memory(C, A, B, atom: tw.constexpr):
 
 @pytest.mark.parametrize("rule", RANKS)
 @pytest.mark.parametrize("types", TYPES, ids=lambda t: "-".join(x.__name__ for x in t))
+@pytest.mark.spread(4)
 def test_ranks_say_what_is_multiplied(rule: str, types: tuple[Any, Any, Any]) -> None:
     a, b, c = tensors(rule, types)
     expected = np.einsum(rule, a.astype(np.float64), b.astype(np.float64)) + c

@@ -74,6 +74,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("how", RESULTS)
+@pytest.mark.spread(4)
 def test_tiles_compute_inside(how: str, shape: tuple[int, int]) -> None:
     x = matrix(shape)
     y = np.full((shape[0] + 2, shape[1] + 4), -7, np.float32)  # what is outside of the view must stay
@@ -96,6 +97,7 @@ def test_all_element_types(dtype: tw.DType) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 30, 31])
+@pytest.mark.spread(2)
 def test_what_is_outside_takes_part_as_the_fill(n: int) -> None:
     @tw.kernel
     def totals(out, x):

@@ -36,6 +36,7 @@ def rows(out, x, stages: tw.constexpr, consumers: tw.constexpr, behind: tw.const
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("consumers", [1, 3])
 @pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.spread(4)
 def test_every_row_arrives(stages: int, consumers: int, behind: int) -> None:
     if behind and stages == 1:
         pytest.skip("the only stage is given back a tile too late, by design")
@@ -149,6 +150,7 @@ def by_turns(out, x, stages: tw.constexpr, run, without: tw.constexpr = ""):
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
 @pytest.mark.parametrize("run", [1, 2, 4, 7])
+@pytest.mark.spread(4)
 def test_states_go_past_tiles_of_others(stages: int, run: int) -> None:
     x = np.arange(5 * run * 32, dtype=np.float32).reshape(5 * run, 32)
     out = np.zeros_like(x)

@@ -73,6 +73,7 @@ CASES: list[tuple[str, Any, tuple[Any, ...]]] = [
 
 @pytest.mark.parametrize("values", VALUES, ids=str)
 @pytest.mark.parametrize(("name", "operation", "arguments"), CASES, ids=[c[0] for c in CASES])
+@pytest.mark.spread(6)
 def test_substitution(name: str, operation: Any, arguments: tuple[Any, ...], values: dict[str, int]) -> None:
     dynamic = value_of(operation(*arguments), values)
     static = operation(*[value_of(a, values) for a in arguments])

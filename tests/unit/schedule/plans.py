@@ -93,3 +93,62 @@ def warpgroup_product(
     begun = MMAFragmentOp.SET if holds else MMAFragmentOp.NONE
     plan.tensorize((ii, jj, step), shape, tile[2] // shape.k, prologue_op=begun)
     return plan, (A, B, C)
+
+
+def register_product(
+    extents: tuple[int, int, int],
+    value: Any,  # of A[i, k], S[i], i and k; None: A as it is
+    shape: MMAShape = MMAShape.M64N64K16,
+    tile: tuple[int, int, int] = (128, 64, 64),
+    types: tuple[tw.DType, tw.DType, tw.DType] = (tw.int8, tw.bfloat16, tw.float32),
+    layout: str = "T",
+    stages: int = 2,
+    producer: bool = True,
+    tma: bool | None = None,
+    caches_a: bool = True,
+    caches_s: bool = False,
+    keeps_a: str | None = None,
+    holds: bool = True,
+    stores: bool | None = None,
+    blocks: int | None = None,
+    is_beside: bool = True,
+) -> tuple[Plan, tuple[Array, ...]]:
+    """Return the plan of C = value(A, S) B by warpgroups that take A from registers, and its arrays (A, S, B, C).
+
+    `layout` is B's, N by rows and T by columns. `keeps_a` is the loop, "tile" or "columns", inside of which fragments
+    keep A: inside of "columns" all of its rows. Without `is_beside` a warpgroup multiplies all columns of a block.
+    """
+    m, n, k = extents
+    A = Array(Role.INPUT, types[0], (m, k), name="A")
+    S = Array(Role.INPUT, tw.float32, (m,), name="S")
+    B = Array(Role.INPUT, types[1], (k, n), getattr(Array.Layout, {"N": "FIRST", "T": "LAST"}[layout] + "_MAJOR"))
+    C = Array(Role.INPUT_OUTPUT, types[2], (m, n), name="C")
+    nest = Nest(shape=(m, n, k))
+    i, j, kk = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        C[i, j] += (A[i, kk] if value is None else value(A[i, kk], S[i], i, kk)) * B[kk, j]
+
+    schedule = nest.create_schedule()
+    row, column, step = schedule.tile({i: tile[0], j: tile[1], kk: tile[2]})
+    ii, jj = schedule.tile({row: shape.m, column: shape.n})
+    keeps_rows = keeps_a == "columns"
+    units = (row, column) if is_beside else (row,)
+    schedule.reorder(*((i, row, j, kk, column) if keeps_rows else (i, j, kk, row, column)), ii, jj, step)
+    plan = schedule.create_plan(Target("NVIDIA H100"))
+    unit = plan.target.GridUnit
+    bound: Any = {row: unit.WARPGROUP} if keeps_rows else {j: unit.BLOCK_X, units: unit.WARPGROUP}
+    plan.bind({i: unit.BLOCK_Y, **bound}, producer=producer, blocks=blocks)
+    for operand in (A, B) if caches_a else (B,):
+        plan.cache(operand, index=ii, pipeline_stages=stages, tma=tma)
+    if caches_s:
+        plan.cache(S, index=kk, tma=producer)
+    if keeps_a is not None:
+        plan.cache(A, index=j if keeps_rows else ii, location=Location.MMA_FRAGMENT)
+    if holds:
+        plan.cache(C, index=kk, location=Location.MMA_FRAGMENT, tma=stores)
+    plan.tensorize(
+        (ii, jj, step), shape, tile[2] // shape.k, prologue_op=MMAFragmentOp.SET if holds else MMAFragmentOp.NONE
+    )
+    return plan, (A, B, C) if value is None else (A, S, B, C)

@@ -58,6 +58,7 @@ def check_product(plan: Plan, arrays: tuple[Array, ...], m: int, n: int, k: int)
         ((64, 64, 64), "int8", "sm_80", 4),
     ],
 )
+@pytest.mark.spread(2)
 def test_products_run_on_matrix_instructions(
     extents: tuple[int, int, int], dtype: str, target: str, warps: int
 ) -> None:
@@ -134,6 +135,7 @@ def check_exactly(plan: Plan, arrays: tuple[Array, Array, Array]) -> None:
 
 
 @pytest.mark.parametrize("name", BY_WARPGROUPS)
+@pytest.mark.spread(4)
 def test_products_run_on_warpgroups_where_a_tensor_map_describes_the_factors(name: str) -> None:
     """C is added to, tiles overhang, and all checks of the simulator are on."""
     plan, arrays = plan_of(*BY_WARPGROUPS[name])
@@ -148,6 +150,7 @@ def test_products_run_on_warpgroups_where_a_tensor_map_describes_the_factors(nam
     [((48, 40, 33), BF16), ((40, 36, 44), F16), ((64, 64, 64), F32), ((64, 64, 64), tw.float64), ((64, 64, 56), I8)],
     ids=str,
 )
+@pytest.mark.spread(2)
 def test_products_that_warpgroups_cannot_serve_are_planned_as_before(extents: Extents, type: tw.DType) -> None:
     """Rows that are no multiples of 16 bytes, float32 that is not to be rounded, and float64."""
     plans = [plan_of(extents, (type, type, type), "NTN", target) for target in ("sm_90a", "sm_90")]

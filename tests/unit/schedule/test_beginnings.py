@@ -56,6 +56,7 @@ def _sums(size: Any, depth: int, flags: AllocateFlags = AllocateFlags.NONE) -> t
 @pytest.mark.parametrize("kept", ["registers", "memory", "shared", "private", "global", "shared and private"])
 @pytest.mark.parametrize(("size", "depth", "block"), [(16, 3, 4), (13, 2, 5), (7, 1, 8)])
 @pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.spread(4)
 def test_sums_that_nothing_begins(kept: str, size: int, depth: int, block: int, threads: bool) -> None:
     flags = {"registers": AllocateFlags.STACK, "memory": AllocateFlags.HEAP}.get(kept, AllocateFlags.NONE)
     schedule, (A, T, B) = _sums(size, depth, flags)
@@ -126,6 +127,7 @@ def test_text_begins_what_is_read_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("flags", [AllocateFlags.NONE, AllocateFlags.HEAP, AllocateFlags.STACK])
 @pytest.mark.parametrize("size", [4, 2000, "N"])
+@pytest.mark.spread(3)
 def test_nothing_but_zeros(flags: AllocateFlags, size: Any) -> None:
     """What is never written is no memory at all, however large, and may be read by all."""
     extent = Dimension("N") if size == "N" else size
@@ -218,6 +220,7 @@ def test_threads_that_wait_for_one_another(kept: str) -> None:
 @pytest.mark.parametrize("held", ["fragments", "shared", "shared around fragments"])
 @pytest.mark.parametrize("prologue", [MMAFragmentOp.NONE, MMAFragmentOp.SCALE])
 @pytest.mark.parametrize("target", ["sm_80", "gfx908"])
+@pytest.mark.spread(4)
 def test_products_that_nothing_begins(held: str, prologue: MMAFragmentOp, target: str) -> None:
     """D = (A B) + 1, with the sums in a TEMP array that begins with zeros."""
     A, B = Array(Role.INPUT, tw.float16, (32, 48), name="A"), Array(Role.INPUT, tw.float16, (48, 32), name="B")
@@ -445,6 +448,7 @@ class _Program:
 
 
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.spread(6)
 def test_reads_of_random_programs(seed: int) -> None:
     """Whether a warning is given is what running through all points says, and the result is that of zeros."""
     program = _Program(seed)

@@ -64,6 +64,7 @@ def is_right(plan: Plan, m: int, n: int, k: int, dtype: Any = np.float32) -> boo
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("shape", [(3, 4, 10), (4, 5, 6)])
+@pytest.mark.spread(3)
 def test_caches_of_caches(place: Location | None, shape: tuple[int, int, int]) -> None:
     plan, arrays, _ = product(shape, SMALL, ORDER)
     a = plan.cache(arrays["A"], level=5, trigger_level=6, layout=FIRST, location=place)
@@ -79,6 +80,7 @@ def test_caches_of_caches(place: Location | None, shape: tuple[int, int, int]) -
 
 @pytest.mark.parametrize("outer", PLACES)
 @pytest.mark.parametrize("inner", PLACES)
+@pytest.mark.spread(4)
 def test_written_caches_of_caches_in_other_memory(outer: Location | None, inner: Location | None) -> None:
     plan, arrays, _ = product((7, 9, 5), SMALL, ORDER)
     for name in "AC":
@@ -93,6 +95,7 @@ def test_written_caches_of_caches_in_other_memory(outer: Location | None, inner:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("most", [1, 5, 24, 10**6])
+@pytest.mark.spread(4)
 def test_caches_of_so_many_elements(place: Location | None, most: int) -> None:
     plan, arrays, _ = product((4, 5, 7), SMALL, ORDER)
     for array in arrays.values():
@@ -150,6 +153,7 @@ def test_most_elements_hold_however_loops_are_bound_later(place: Location) -> No
 @pytest.mark.parametrize("strategy", list(Strategy))
 @pytest.mark.parametrize("place", [Location.SHARED, Location.GLOBAL])
 @pytest.mark.parametrize("shape", [(20, 24, 12), (19, 23, 13)])
+@pytest.mark.spread(3)
 def test_many_vectors_a_thread(strategy: Strategy, place: Location, shape: tuple[int, int, int]) -> None:
     plan, arrays, loops = product(shape, {"i": [20], "j": [3], "k": [12]}, "i k ii j jj kk", tw.float16)
     plan.bind({loops["jj"]: plan.target.GridUnit.THREAD_X})
@@ -337,6 +341,7 @@ def test_each_block_has_memory_of_its_own(sizes: tuple[int, int, int], stages: i
 
 @pytest.mark.parametrize("stages", [2, 3, 5])
 @pytest.mark.parametrize("shape", [(8, 12, 12), (7, 11, 10), (8, 12, 3)])
+@pytest.mark.spread(3)
 def test_registers_read_ahead(stages: int, shape: tuple[int, int, int]) -> None:
     plan, arrays, loops = product(shape, {"i": [4], "j": [4], "k": [4]}, "i j k ii jj kk")
     unit = plan.target.GridUnit
@@ -364,6 +369,7 @@ def test_registers_and_shared_memory_ahead_in_one_loop(through: Location | None)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("elements", [1, 2, 8, 1000])
 @pytest.mark.parametrize("vectors", ["jjj", "jjj ii", "i"])
+@pytest.mark.spread(4)
 def test_caches_inside_of_vectorized_loops(place: Location | None, elements: int, vectors: str) -> None:
     plan, arrays, loops = product((6, 10, 11), SMALL, ORDER)
     for name in vectors.split():

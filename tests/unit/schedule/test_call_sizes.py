@@ -62,6 +62,7 @@ def _expected(x: Any, y: Any, tile: int, way: str) -> Any:
 @pytest.mark.parametrize("way", ["loop", "place", "value", "condition"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.spread(4)
 def test_a_tile_at_the_end_is_shorter(way: str, seed: int, is_dynamic: bool) -> None:
     random = np.random.default_rng([seed, len(way)])
     length, tile, split = int(random.integers(1, 40)), int(random.integers(1, 12)), int(random.integers(0, 6))
@@ -87,6 +88,7 @@ def test_a_tile_at_the_end_is_shorter(way: str, seed: int, is_dynamic: bool) -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.spread(2)
 def test_functions_give_sizes_to_functions(seed: int) -> None:
     """A triangle of tiles: sizes are minima, maxima and plain expressions of the indices of two levels of callers."""
     random = np.random.default_rng(seed)

@@ -72,6 +72,7 @@ def check(plan: Plan, batch: int, *, finish: bool = False) -> None:
 @pytest.mark.parametrize(("cached", "stages"), [("", 0), ("", 1), ("i", 0), ("i", 2), ("k", 0)])
 @pytest.mark.parametrize("order", ["warps", "outside"])
 @pytest.mark.parametrize("batch", [3, 6])
+@pytest.mark.spread(4)
 def test_a_batch_that_ends_within_a_block(batch: int, order: str, cached: str, stages: int, finish: bool) -> None:
     check(batched(batch, order, cached, stages=stages, finish=finish), batch, finish=finish)
 

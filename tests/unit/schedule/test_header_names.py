@@ -40,6 +40,7 @@ def twice(first: str, second: str) -> Package:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.spread(4)
 def test_a_header_compiles_whatever_its_arrays_are_called(name: str, tmp_path: Path) -> None:
     package = twice(name, f"{name}_")
     package.build("packed", Package.Format.HEADER, tmp_path)

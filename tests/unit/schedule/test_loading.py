@@ -118,6 +118,7 @@ def test_arrays_without_elements_need_no_launch(functions):
         (lambda c, a, b: tuple(np.zeros(x.shape, np.float32) for x in (c, a, b)), "on the CPU"),
     ],
 )
+@pytest.mark.spread(3)
 def test_what_the_machine_code_cannot_take_is_refused(functions, change, words):
     with pytest.raises(ArgumentError, match=words):
         functions.fixed(*change(*arrays(24, 16, 16)), stream=0)

@@ -23,6 +23,7 @@ def fences(product: Product) -> int:
 
 @pytest.mark.parametrize(("fused", "count"), [(8, 0), (4, 2), (2, 4), (1, 8)])
 @pytest.mark.parametrize("product", [FENCED, AMD, replace(FENCED, keep=False), replace(FENCED, shared=True)])
+@pytest.mark.spread(4)
 def test_a_fence_before_each_group(product: Product, fused: int, count: int) -> None:
     assert fences(replace(product, fused=fused)) == count
 
@@ -41,6 +42,7 @@ def test_a_loop_needs_no_fence_and_neither_do_fragments_that_are_held() -> None:
 
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("product", [FENCED, AMD, replace(AMD, shape="M64N64K1_B4", policy="BLOCK_ORDER", keep=False)])
+@pytest.mark.spread(2)
 def test_results_are_those_of_one_group(product: Product, static: bool) -> None:
     replace(product, static=static).check()
 

@@ -174,6 +174,7 @@ def test_a_loop_that_points_share_is_no_point() -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.spread(4)
 def test_orders_that_are_taken_change_no_result(seed: int) -> None:
     """Writes under random conditions and at random places, in random orders: what is not refused computes the same."""
     random = np.random.default_rng(seed)

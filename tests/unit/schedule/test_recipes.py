@@ -104,6 +104,7 @@ def arguments(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @each
+@pytest.mark.spread(6)
 def test_a_warp_multiplies(case: Case) -> None:
     c, a, b = arguments(case)
     expected = a.astype(np.float64).astype(np.int64) @ b.astype(np.float64).astype(np.int64).T + c.astype(np.int64)
@@ -113,6 +114,7 @@ def test_a_warp_multiplies(case: Case) -> None:
 
 
 @each
+@pytest.mark.spread(6)
 def test_blocks_share_out_the_elements_of_c(case: Case) -> None:
     rows, columns, _ = case.sides
     total = np.zeros((rows, columns), np.int64)
@@ -124,6 +126,7 @@ def test_blocks_share_out_the_elements_of_c(case: Case) -> None:
 
 
 @each
+@pytest.mark.spread(6)
 def test_lanes_hold_what_the_manuals_say(case: Case) -> None:
     """Each element of A and B is held once; each quad pair of sm_70 holds the eight rows that it multiplies.
 
@@ -172,6 +175,7 @@ INSTRUCTIONS = {
 
 
 @pytest.mark.parametrize(("target", "shape", "given"), INSTRUCTIONS)
+@pytest.mark.spread(4)
 def test_compilers_take_the_instructions(target: str, shape: str, given: str) -> None:
     dtype = tw.dtype(given)
     case = Case(

@@ -39,6 +39,7 @@ def test_registers_inside_of_a_cache_that_lives_longer(outer: Location, threads:
 
 @pytest.mark.parametrize("target", ["sm_80", "gfx908"])
 @pytest.mark.parametrize("kept", ["fragments", "shared", "both", "shared around fragments"])
+@pytest.mark.spread(3)
 def test_sums_of_a_product(kept: str, target: str) -> None:
     """C = 0; C += A B; D = C + bias, with C nowhere in global memory."""
     A, B = Array(Role.INPUT, "float16", (32, 64), name="A"), Array(Role.INPUT, "float16", (64, 32), name="B")

@@ -171,6 +171,7 @@ def test_registers_fall_with_the_fused_passes(shared: bool) -> None:
 @pytest.mark.parametrize(
     ("target", "fragments", "keep", "shared"), covering(["sm_80", "gfx908"], "AB", [False, True], [False, True])
 )
+@pytest.mark.spread(2)
 def test_fragments_that_no_cache_holds_are_declared_around_all_tiles(
     target: str, fragments: str, keep: bool, shared: bool
 ) -> None:

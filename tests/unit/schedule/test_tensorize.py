@@ -55,6 +55,7 @@ def sums_of(dtype: str) -> str:
         for m, policy in enumerate(POLICIES)
     ],
 )
+@pytest.mark.spread(4)
 def test_every_shape(instruction: tuple[str, str, str], policy: str) -> None:
     """From global memory in two groups, and from shared memory in one."""
     target, shape, dtype = instruction
@@ -67,6 +68,7 @@ def test_every_shape(instruction: tuple[str, str, str], policy: str) -> None:
 
 @pytest.mark.parametrize("shape", ["M16N16K32_B1", "M32N32K16_B1"])
 @pytest.mark.parametrize("types", [*itertools.product(FLOAT8_AMD, repeat=2)], ids=lambda t: f"{t[0]}-{t[1]}")
+@pytest.mark.spread(3)
 def test_eight_bit_floats_of_amd(shape: str, types: tuple[tw.DType, tw.DType]) -> None:
     a, b = map(str, types)
     product = Product("gfx942", shape, a, dtype_b=b, passes=2, fused=1, keep=True)
@@ -84,6 +86,7 @@ def test_eight_bit_floats_of_amd(shape: str, types: tuple[tw.DType, tw.DType]) -
         POLICIES,
     ),
 )
+@pytest.mark.spread(4)
 def test_passes_and_groups(groups: tuple[int, int], instruction: tuple[str, str, str], policy: str) -> None:
     (passes, fused), (target, shape, dtype) = groups, instruction
     product = Product(target, shape, dtype, passes=passes, fused=fused, policy=policy, keep=passes % 2 == 0)
@@ -114,6 +117,7 @@ def test_a_kernel_that_ran_is_counted_as_before() -> None:
 
 
 @pytest.mark.parametrize(("a", "b", "c", "shared"), covering(*[(FIRST, LAST)] * 3, [False, True]))
+@pytest.mark.spread(2)
 def test_layouts(a: Array.Layout, b: Array.Layout, c: Array.Layout, shared: bool) -> None:
     Product(layouts=(a, b, c), shared=shared, keep=True, staged=shared, tiles=(2, 2)).check()
 
@@ -122,6 +126,7 @@ def test_layouts(a: Array.Layout, b: Array.Layout, c: Array.Layout, shared: bool
     ("transposed", "shared", "layouts"),
     covering([(True, False), (False, True), (True, True)], [False, True], [(FIRST, FIRST, FIRST), (LAST, LAST, LAST)]),
 )
+@pytest.mark.spread(2)
 def test_transposed_accesses(transposed: tuple, shared: bool, layouts: tuple) -> None:
     Product(transposed=transposed, shared=shared, layouts=layouts, keep=True, tiles=(1, 2)).check()
 
@@ -130,6 +135,7 @@ def test_transposed_accesses(transposed: tuple, shared: bool, layouts: tuple) ->
     ("stages", "kind", "fragments"),
     covering([1, 2, 3, 4], [("sm_80", "float16"), ("sm_80", "int8"), ("sm_75", "float16")], [False, True]),
 )
+@pytest.mark.spread(4)
 def test_pipelines(kind: tuple[str, str], stages: int, fragments: bool) -> None:
     target, dtype = kind
     Product(
@@ -145,6 +151,7 @@ def test_fragments_ahead_of_global_memory(passes: int) -> None:
 
 @pytest.mark.parametrize("output", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.spread(2)
 def test_c_of_another_type(output: str, keep: bool) -> None:
     product = Product(output=output, keep=keep, staged=keep, warps=(1, 2), layouts=(FIRST, FIRST, LAST))
     product.check()
@@ -166,6 +173,7 @@ OPERATIONS: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("operations", "target", "policy", "static"), covering(OPERATIONS, ["sm_80", "gfx908"], POLICIES, [False, True])
 )
+@pytest.mark.spread(3)
 def test_operations(operations: str, target: str, policy: str, static: bool) -> None:
     prologue, epilogue = OPERATIONS[operations]
     shape = "M16N16K16" if target == "sm_80" else "M64N64K4_B2"
@@ -244,6 +252,7 @@ def test_counts_are_items_too() -> None:
     ("fragments", "steps", "ring", "target"),
     covering(["A", "B"], [1, 2], ["none", "one", "both"], ["sm_80", "gfx908"]),
 )
+@pytest.mark.spread(2)
 def test_fragments_ahead_of_one_operand(fragments: str, steps: int, ring: str, target: str) -> None:
     """The other operand is read by each tile: from its buffers, or from global memory."""
     product = Product(target, steps=steps, keep=True, warps=(2, 2), size=(1, 1, 4))
@@ -268,6 +277,7 @@ def test_arrays_of_tfloat32_are_of_float32() -> None:
     ("strategy", "vectorize", "stages", "warps"),
     covering(Strategy, [True, 2, False], [1, 2], [(1, 1), (1, 2), (1, 3)]),
 )
+@pytest.mark.spread(3)
 def test_deep_boxes_divide_among_threads_or_not(strategy: Strategy, vectorize: bool, stages: int, warps: tuple) -> None:
     """192 elements along K: the swizzled layout cuts them into 3 x 64, and threads may take runs across the cuts."""
     product = Product(passes=4, steps=3, size=(1, 1, 2), warps=warps, layouts=(FIRST, LAST, FIRST), keep=True)

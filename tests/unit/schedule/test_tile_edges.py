@@ -144,6 +144,7 @@ class Edged:
 
 @pytest.mark.parametrize("instruction", INSTRUCTIONS, ids=lambda x: f"{x[0]}-{x[1]}-{x[2]}")
 @pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.spread(4)
 def test_every_shape_across_all_three_edges(instruction: tuple[str, str, str, str], kept: bool) -> None:
     shape = MMAShape[instruction[1]]
     size = shape.m * 3 // 2 + 1, shape.n + 1, shape.k * 3 + 1
@@ -248,6 +249,7 @@ BYTES = [
 
 @pytest.mark.parametrize("output", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
 @pytest.mark.parametrize("instruction", BYTES, ids="-".join)
+@pytest.mark.spread(4)
 def test_narrow_sums_wrap(instruction: tuple[str, str, str], output: str) -> None:
     """Modulo 2 to the bits of C, whether C is stored in each iteration of K or once."""
     shape = MMAShape[instruction[1]]
@@ -257,6 +259,7 @@ def test_narrow_sums_wrap(instruction: tuple[str, str, str], output: str) -> Non
 
 @pytest.mark.parametrize("output", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("instruction", BYTES, ids="-".join)
+@pytest.mark.spread(4)
 def test_narrow_sums_saturate_on_request(instruction: tuple[str, str, str], output: str) -> None:
     shape = MMAShape[instruction[1]]
     size = shape.m + 3, shape.n, shape.k * 4

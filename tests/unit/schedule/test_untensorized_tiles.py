@@ -64,6 +64,7 @@ _SHAPES += [("gfx908", MMAShape.M16N16K16), ("gfx908", MMAShape.M32N32K8), ("gfx
 @pytest.mark.parametrize("caches", [False, True])
 @pytest.mark.parametrize("logic", [_last_wins, _rounded_sums])
 @pytest.mark.parametrize(("target", "shape"), _SHAPES)
+@pytest.mark.spread(4)
 def test_what_is_no_product_is_computed_as_the_loops_say(
     logic: Logic, target: str, shape: MMAShape, caches: bool
 ) -> None:

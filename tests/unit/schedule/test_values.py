@@ -37,6 +37,7 @@ def computed(logic: Logic, dtype: str, shape: tuple[int, int] = (6, 8), vectors:
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("vectors", [False, True])
 @pytest.mark.parametrize("choose", [where, tw.where])
+@pytest.mark.spread(4)
 def test_conditions_of_elements(dtype: str, vectors: bool, choose: Any) -> None:
     a, b, c = computed(lambda x, y, i, j: choose(x > y, x, y), dtype, vectors=vectors)
     np.testing.assert_array_equal(c, np.maximum(a, b))

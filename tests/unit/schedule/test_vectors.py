@@ -68,6 +68,7 @@ ORDER = "i j k ii jj kk"
 
 @pytest.mark.parametrize("size", [(8, 8, 8), (7, 10, 9)])
 @pytest.mark.parametrize("vectors", ["jj", "ii", "kk", "ii jj", "jj kk", "ii kk", "ii jj kk", "j", "k", "i", "k jj"])
+@pytest.mark.spread(4)
 def test_any_loop_of_a_product(vectors: str, size: tuple[int, int, int]) -> None:
     plan, named, _ = product(*size, {"i": 4, "j": 4, "k": 3}, ORDER)
     for name in vectors.split():
@@ -77,6 +78,7 @@ def test_any_loop_of_a_product(vectors: str, size: tuple[int, int, int]) -> None
 
 @pytest.mark.parametrize("vectors", ["j", "k", "i", "i j", "j k", "i j k"])
 @pytest.mark.parametrize("size", [(1, 1, 1), (5, 6, 7), (4, 16, 9)])
+@pytest.mark.spread(4)
 def test_loops_whose_length_the_launch_knows(vectors: str, size: tuple[int, int, int]) -> None:
     plan, named, _ = product(*create_dimensions("M", "N", "K"))
     for name in vectors.split():
@@ -85,6 +87,7 @@ def test_loops_whose_length_the_launch_knows(vectors: str, size: tuple[int, int,
 
 
 @pytest.mark.parametrize(("n", "lanes"), [(64, 64), (96, 48), (128, 64), (67, 64), (130, 64)])
+@pytest.mark.spread(2)
 def test_long_loops_run_in_blocks(n: int, lanes: int) -> None:
     plan, named, _ = product(2, n, 3)
     plan.vectorize(named["j"])
@@ -121,6 +124,7 @@ def test_what_is_cached_inside_of_a_vectorized_loop_is_kept_for_all_lanes() -> N
 @pytest.mark.parametrize("types", [("int8", "int8"), ("int8", "int16"), ("uint8", "uint8"), ("int16", "int32"),
                                    ("uint8", "int32"), ("int16", "int16")])  # fmt: skip
 @pytest.mark.parametrize("vectors", ["jj", "kk", "jj kk"])
+@pytest.mark.spread(4)
 def test_whole_numbers_wrap_as_without_vectors(types: tuple[str, str], vectors: str) -> None:
     size = (4, 24, 12)
     plan, named, (_, b, c) = product(*size, {"j": 8, "k": 2}, "j k i jj kk", types)
@@ -148,6 +152,7 @@ REDUCTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("types", [("int32", "int32"), ("int8", "int8"), ("int16", "int8"), ("float32", "float32"),
                                    ("float32", "int32"), ("float16", "float32")])  # fmt: skip
+@pytest.mark.spread(4)
 def test_reductions_over_lanes(name: str, types: tuple[str, str]) -> None:
     """Where combining first would give another result (a maximum that is cut to 8 bits in each step) lanes wait."""
     function, exact = REDUCTIONS[name]

@@ -84,6 +84,7 @@ def run(plan: Plan, arrays: tuple[Array, ...]) -> None:
 
 
 @pytest.mark.parametrize("options", PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.spread(4)
 def test_product(options: dict[str, Any]) -> None:
     """Sizes that no tile divides: what is beyond the end is zero and is not stored."""
     given, extents = dict(options), (136, 80, 144)

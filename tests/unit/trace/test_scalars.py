@@ -67,6 +67,7 @@ def test_floats_round_after_each_operation(t):
 
 
 @pytest.mark.parametrize("t", [t for t in dtypes.ALL if t.name not in ("int8", "uint8", "int16", "uint16")], ids=str)
+@pytest.mark.spread(3)
 def test_every_type_compiles(t):
     if t is not tw.bool_:
         compiles(operators, *[tw.spec(t, rank) for rank in (2, 1, 1)], block=32)
@@ -174,6 +175,7 @@ def test_comparison_of_signed_and_unsigned_is_exact():
 
 @pytest.mark.parametrize("source", dtypes.ALL, ids=str)
 @pytest.mark.parametrize("target", dtypes.ALL, ids=str)
+@pytest.mark.spread(6)
 def test_conversions(source, target):
     @tw.kernel
     def converted(out, x, target: tw.constexpr):

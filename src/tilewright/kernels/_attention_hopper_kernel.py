@@ -1,0 +1,236 @@
+"""Attention by warpgroups: a producer, and consumers that multiply alternately; device code, traced into kernels.
+
+A tile is 64 rows of Q for each consumer. A consumer goes through the tiles of keys from the last one that its rows see
+to the first one, and begins S = Q K^T of a tile before O += P V of the tile before, so that the exponentials of this
+tile run under the product of the last one. At named barriers the consumers wait for one another, so that the products
+of one run under the softmax of the others. The producer brings Q, K and V by TMA in the order in which they are used;
+K and V share a ring. `examples/hopper/10_attention.py` explains the schedule, that of FlashAttention 3 (Shah et al.
+2024).
+
+Row r of m tokens sees key c of n where -left <= c - r - (n - m) <= right. Masks are applied only in tiles that the end
+of the keys or one of the two bounds cuts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tilewright as tw
+
+WARPGROUP = 128
+LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
+NOTHING = -(2.0**120)  # the greatest score of no keys: finite, and its product with the scale too
+LN2 = math.log(2)
+
+
+@tw.kernel
+def attend_by_warpgroups(out, lse, Q, K, V, scale, left, right, plan: tw.constexpr):
+    """Compute out (batch, heads, tokens, head), and lse unless it is None; `scale` has the factor log2(e)."""
+    sQ, sKV = tw.shared(Q.dtype, plan.smem_q), tw.shared(K.dtype, plan.smem_kv)
+    warps = 4 * plan.consumers
+    ring_q = tw.pipeline(plan.smem_q.shape[2], consumers=warps, bytes=2 * plan.rows * plan.head)
+    ring_kv = tw.pipeline(plan.smem_kv.shape[2], consumers=warps, bytes=2 * plan.keys * plan.head)
+    tw.sync_threads()  # the barriers are there
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(plan.registers[0])
+        if tw.thread_idx.x == 0:
+            produce(Q, K, V, left, right, sQ, sKV, ring_q.producer(), ring_kv.producer(), plan)
+    else:
+        tw.set_registers(plan.registers[1])
+        consume(out, lse, Q, K, scale, left, right, sQ, sKV, ring_q.consumer(), ring_kv.consumer(), plan)
+
+
+@tw.function
+def count_tiles(Q, plan):
+    """Return how many tiles the block computes."""
+    tiles = tw.ceil_div(Q.shape[2], plan.rows) * Q.shape[1] * Q.shape[0]
+    whole, rest = tiles // tw.grid_dim.x, tiles % tw.grid_dim.x
+    return whole + (position(whole) < rest).to(tw.int32)
+
+
+@tw.function
+def position(round):
+    """Return the block's place in a round of tiles: in the order of blocks, or in every second one opposite."""
+    return tw.where(round % 2 == 0, tw.block_idx.x, tw.grid_dim.x - 1 - tw.block_idx.x)
+
+
+@tw.function
+def place(round, Q, K, left, right, plan):
+    """Return what the block computes: the tile along the tokens, head and batch; and the tiles of keys that it sees.
+
+    Those are `steps`, of which the last one is `last`.
+    """
+    tiles, heads, keys = tw.ceil_div(Q.shape[2], plan.rows), Q.shape[1] * Q.shape[0], K.shape[2]
+    number = round * tw.grid_dim.x + position(round)
+    if plan.has_right:  # the longest rows of a causal mask first
+        tile, head = tiles - 1 - number // heads, number % heads
+    else:
+        tile, head = number % tiles, number // tiles
+    first, seen = tile * plan.rows + keys - Q.shape[2], keys
+    if plan.has_right:
+        seen = tw.minimum(keys, first + plan.rows + right)
+    last, steps = tw.maximum(tw.ceil_div(seen, plan.keys), 1) - 1, 0
+    begin = tw.int32(0)
+    if plan.has_left:
+        begin = tw.minimum(tw.maximum(first - left, 0) // plan.keys, last)
+    steps = last - begin + 1
+    return tile, head % Q.shape[1], head // Q.shape[1], last, steps
+
+
+@tw.function
+def produce(Q, K, V, left, right, sQ, sKV, state_q, state_kv, plan):
+    """Bring the tiles in the order in which they are used."""
+    gQ, gK, gV = (tw.guarded(x) for x in (Q, K, V))
+    share = Q.shape[1] // K.shape[1]  # heads of Q for one of K and V
+
+    @tw.function  # of a package, loops see the state of arguments alone
+    def bring(state, heads, tile):
+        with state.fill() as (stage, full):
+            tw.copy(LOAD, tw.local_tile(heads, (plan.keys, plan.head), (tile, 0)), sKV[:, :, stage], barrier=full)
+
+    for round in range(count_tiles(Q, plan)):
+        tile, head, batch, last, steps = place(round, Q, K, left, right, plan)
+        rows, k, v = gQ[batch, head, ...], gK[batch, head // share, ...], gV[batch, head // share, ...]
+        with state_q.fill() as (stage, full):
+            tw.copy(LOAD, tw.local_tile(rows, (plan.rows, plan.head), (tile, 0)), sQ[:, :, stage], barrier=full)
+        bring(state_kv, k, last)
+        for step in range(1, steps):
+            bring(state_kv, k, last - step)
+            bring(state_kv, v, last - step + 1)
+        bring(state_kv, v, last - steps + 1)
+
+
+@tw.function
+def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan):
+    """Compute 64 rows of each tile."""
+    consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x - WARPGROUP
+    ours = tw.named_barrier(1 + consumer, 2 * WARPGROUP)
+    next = tw.named_barrier(1 + (consumer + 1) % plan.consumers, 2 * WARPGROUP)
+    by_scores, by_output = plan.scores.get_slice(tid), plan.output.get_slice(tid)
+    tQ, tK = by_scores.partition_A(sQ), by_scores.partition_B(sKV)
+    tV = by_output.partition_B(sKV.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
+    S = tw.registers(tw.float32, plan.scores.partition_shape((plan.rows, plan.keys), "C"))
+    acc = tw.registers(tw.float32, plan.output.partition_shape((plan.rows, plan.head), "C"))
+    scores, sums = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.output, acc)
+    # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
+    whole_tile = tw.identity_tensor((plan.rows, plan.keys))
+    at, at_of_first = (
+        tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
+    )
+    rows = tw.size(scores.shape[0])
+    top, total, factor = (tw.registers(tw.float32, rows) for _ in ("greatest score", "sum of weights", "of sums"))
+    keys = K.shape[2]
+    ahead = keys - Q.shape[2]  # row r is beside key r + ahead
+
+    def begin_scores(q, k):
+        tw.wgmma_fence()
+        tw.gemm(plan.scores, tQ[:, :, :, q], tK[:, :, :, k], S, accumulate=False)
+        tw.wgmma_commit()
+
+    def begin_sums(weights, v):
+        for r in tw.static_range(rows):
+            sums[r, :] *= factor[r]
+        tw.wgmma_fence()
+        tw.gemm(plan.output, weights, tV[:, :, :, v], acc)
+        tw.wgmma_commit()
+
+    def mask(tile, first_key):
+        for r in tw.static_range(rows):
+            beside, place = at[r, 0][0] + tile * plan.rows + ahead, first_key + at[0, 0][1]
+            behind = (tw.minimum(keys, beside + right + 1) if plan.has_right else keys) - place
+            before = beside - left - place
+            for c in tw.static_range(tw.size(scores.shape[1])):
+                column = at_of_first[0, c][1]
+                is_seen = (column >= before) & (column < behind) if plan.has_left else column < behind
+                scores[r, c] = tw.where(is_seen, scores[r, c], -math.inf)
+
+    def weigh():
+        for r in tw.static_range(rows):
+            best = tw.maximum(top[r], tw.reduce(scores[r, :], "max", group=4))
+            factor[r], top[r] = tw.ex2_approx((top[r] - best) * scale, ftz=True), best
+            scores[r, :] = tw.ex2_approx(scores[r, :] * scale - best * scale, ftz=True)
+            total[r] = total[r] * factor[r] + scores[r, :].reduce("add")
+
+    @tw.function
+    def finish(state, step, v):
+        tw.wgmma_wait(0)  # the registers of the weights are free again
+        if step > 1:
+            state.give_back(v)
+        return tw.as_operand_a(plan.scores, S, to=plan.output)
+
+    @tw.function
+    def advance(state, step, v, q, tile, first_key, masked):
+        weights = finish(state, step, v)
+        k = state.acquire()
+        ours.sync()
+        begin_scores(q, k)
+        v = state.acquire()
+        begin_sums(weights, v)
+        next.arrive()
+        tw.wgmma_wait(1)
+        state.give_back(k)
+        if masked:
+            mask(tile, first_key)
+        weigh()
+        return v
+
+    if consumer == plan.consumers - 1:
+        next.arrive()  # the first consumer begins
+    for round in range(count_tiles(Q, plan)):
+        tile, head, batch, last, steps = place(round, Q, K, left, right, plan)
+        tw.fill(top, NOTHING)
+        tw.clear(total)
+        tw.clear(acc)
+        q, k, v = state_q.acquire(), state_kv.acquire(), 0
+        begin_scores(q, k)
+        tw.wgmma_wait(0)
+        state_kv.give_back(k)
+        mask(tile, last * plan.keys)
+        weigh()
+        # Tiles before `whole` end before the last key that all rows see; from `cut` on they begin behind the first one.
+        first, done = tile * plan.rows + ahead, 1
+        if plan.has_right:
+            whole = tw.minimum(keys, first + right + 1) // plan.keys
+            done = tw.minimum(tw.maximum(last - whole + 1, 1), steps)
+        for step in tw.range(1, done, unroll=1):
+            v = advance(state_kv, step, v, q, tile, (last - step) * plan.keys, masked=True)
+        until = steps
+        if plan.has_left:
+            cut = tw.ceil_div(tw.maximum(first + plan.rows - 1 - left, 0), plan.keys)
+            until = tw.minimum(tw.maximum(last - cut + 1, done), steps)
+        for step in tw.range(done, until, unroll=1):
+            v = advance(state_kv, step, v, q, tile, (last - step) * plan.keys, masked=False)
+        if plan.has_left:
+            for step in tw.range(until, steps, unroll=1):
+                v = advance(state_kv, step, v, q, tile, (last - step) * plan.keys, masked=True)
+        weights = finish(state_kv, steps, v)
+        v = state_kv.acquire()
+        begin_sums(weights, v)
+        for r in tw.static_range(rows):
+            total[r] = tw.reduce(total[r], "add", group=4)
+        tw.wgmma_wait(0)
+        state_kv.give_back(v)
+        for r in tw.static_range(rows):
+            sums[r, :] *= 1.0 / tw.maximum(total[r], 1e-30)  # a row may see no key
+            row = at[r, 0][0] + tile * plan.rows
+            if lse is not None and (row < Q.shape[2]) & (tw.lane_id() % 4 == 0):
+                lse[batch, head, row] = (top[r] * scale + tw.lg2_approx(total[r])) * LN2
+        store(out, acc, tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0)), tile, head, batch, plan)
+        state_q.give_back(q)
+    if consumer == 0:
+        ours.sync()  # the last arrival, which no one waits for
+
+
+@tw.function
+def store(out, acc, buffer, tile, head, batch, plan):
+    """Store a consumer's rows of out through shared memory, and wait until that has been read."""
+    consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x % WARPGROUP
+    writer = plan.write.get_slice(tid)
+    tw.copy(plan.write, writer.retile_S(acc.to(out.dtype)), writer.partition_D(buffer))
+    tw.fence_proxy_async()
+    tw.named_barrier(1 + plan.consumers + consumer, WARPGROUP).sync()
+    if tid == 0:
+        where = (plan.consumers * tile + consumer, 0)
+        tw.copy(STORE, buffer, tw.local_tile(tw.guarded(out)[batch, head, ...], (64, plan.head), where))
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)

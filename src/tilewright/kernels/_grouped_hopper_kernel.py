@@ -1,0 +1,286 @@
+"""The Hopper kernel for ragged groups: blocks that stay, a producer by TMA, warpgroups that multiply.
+
+Device code, traced into kernels. The tiles are dealt by `Groups`, and what a tile is made of are the pieces of the
+Hopper kernel of `tw.matmul`. Only the device knows where groups begin, and they begin anywhere:
+
+    ragged M    tiles of A begin at the group's first row. The last ones have rows of the next group, whose results are
+                not stored: what overhangs the group leaves from registers under a guard, all else by TMA.
+    ragged K    tiles of A and B begin at the group's first index. Of the last one the indices behind the group's end
+                are set to 0 in shared memory, in both operands, because a 0 of one times a NaN of the other is NaN.
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+from tilewright.kernels._grouped_kernel import Ends, part_of
+from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order, gather, meet, of_part
+from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, ROWS, WARPGROUP
+
+_CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2
+
+
+@tw.kernel
+def grouped_warpgroups(D, A, B, offsets, plan: tw.constexpr):
+    """Compute the products of ragged groups: D[m, n, g] = sum over k of A[m, k, g] * B[n, k, g].
+
+    `offsets` are the ends of the groups along M (`plan.ragged` is "M": A and D have one matrix for all groups, of
+    which each has rows of its own) or along K ("K": A and B do).
+    """
+    own = plan.plan
+    sA, sB = tw.shared(A.dtype, own.smem_a), tw.shared(B.dtype, own.smem_b)
+    sD = tw.shared(D.dtype, own.smem_d) if own.stores_boxes else None
+    readers = 4 if own.is_ping_pong else 4 * CONSUMERS
+    ring = tw.pipeline(own.stages, consumers=readers, bytes=own.stage_bytes, blocks=own.cluster)
+    order = Order() if own.is_ping_pong else None
+    meet(own)  # the barriers are there
+    rank = tw.block_rank_in_cluster() if own.cluster > 1 else 0
+
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(PRODUCER_REGISTERS)
+        if tw.thread_idx.x == 0:
+            bring(plan, Products(plan, D, A, offsets), ring.producer(), A, B, sA, sB, rank)
+    else:
+        tw.set_registers(CONSUMER_REGISTERS)
+        products = Products(plan, D, A, offsets)
+        if own.is_ping_pong:
+            alternate(plan, products, ring, order, sA, sB, sD, D, rank)
+        else:
+            cooperate(plan, products, ring, sA, sB, sD, D, rank)
+            if own.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+                tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+    if own.cluster > 1:
+        tw.cluster_sync()  # the other block may still arrive here
+
+
+class Products:
+    """The tiles of this block, and what the group of the tile is that was taken last."""
+
+    def __init__(self, plan, D, A, offsets):
+        self.plan, self.groups, self.k = plan, tw.size(offsets), A.shape[1]
+        self.ends = Ends(plan, offsets, D.shape, A.shape)
+        # Rows behind the last group get sums of nothing.
+        count = self.groups + (1 if plan.ragged == "M" else 0)
+        block, blocks = tw.block_idx.x, tw.grid_dim.x
+        if plan.plan.cluster > 1:
+            block, blocks = tw.cluster_idx.x, blocks // plan.plan.cluster
+        self.tiles = plan.scheduler(count, self.ends.tiles, block=block, blocks=blocks)
+
+    def steps(self, group):
+        """Return the tiles of K."""
+        depth = self.plan.plan.tile[2]
+        if self.plan.ragged == "K":
+            return tw.ceil_div(self.ends.end - self.ends.begin, depth)
+        return tw.where(group < self.groups, tw.ceil_div(self.k, depth), 0)
+
+    def rows(self, row):
+        """Return how many rows of a ragged M the group has from a tile on."""
+        return self.ends.end - self.ends.begin - row * self.plan.plan.tile[0]
+
+    def left(self, k_tile):
+        """Return how many indices of K the group has from a tile of K on."""
+        return self.ends.end - self.ends.begin - k_tile * self.plan.plan.tile[2]
+
+
+@tw.function
+def bring(plan, products, state, A, B, sA, sB, rank):
+    """Fill the stages with the tiles of A and B, in the order in which they are multiplied."""
+    own = plan.plan
+    m, n, k = own.tile
+    for group, row, column in products.tiles:
+        first = products.ends.begin
+        if plan.ragged == "M":
+            rows = tw.domain_offset((first, 0), tw.guarded(A[:, :, 0]))
+            columns, matrix = tw.guarded(B), group
+        else:
+            rows = tw.domain_offset((0, first), tw.guarded(A[:, :, 0]))
+            columns, matrix = tw.domain_offset((0, first, 0), tw.guarded(B)), 0
+        for k_tile in range(products.steps(group)):
+            with state.fill() as (stage, full):
+                tile = tw.local_tile(rows, (m, k), (own.cluster * row + rank, k_tile))
+                tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
+                part = n // own.cluster, k
+                tile = tw.local_tile(columns, (*part, 1), (own.cluster * column + rank, k_tile, matrix))[:, :, 0]
+                if own.cluster == 1:
+                    tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sB[:, :, stage], barrier=full)
+                else:
+                    ours, mask = tw.local_tile(sB[:, :, stage], part, (rank, 0)), (1 << own.cluster) - 1
+                    tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, tile, ours, barrier=full, mask=mask)
+
+
+# --- multiplying ---------------------------------------------------------------------------------------------
+
+
+@tw.function
+def cooperate(plan, products, ring, sA, sB, sD, D, rank):
+    """Compute tiles of which each consumer has half of the rows."""
+    own, consumer = plan.plan, tw.warpgroup_id() - 1
+    thread = own.mma.get_slice(tw.thread_idx.x - WARPGROUP)
+    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+    acc = tw.registers(own.mma.atom.dtype_c, own.mma.partition_shape(own.tile[:2], "C"))
+    state = ring.consumer(behind=1)
+    for group, row, column in products.tiles:
+        rows = products.rows(own.cluster * row + rank) - consumer * ROWS
+        multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group), rows)
+        tw.wgmma_wait(0)
+        state.release(wrote=plan.ragged == "K")
+        finish(plan, products, acc, sD, D, (own.cluster * row + rank, column, group), consumer)
+
+
+@tw.function
+def alternate(plan, products, ring, order, sA, sB, sD, D, rank):
+    """Compute a tile in each consumer, one multiplying while the other one stores."""
+    own, consumer = plan.plan, tw.warpgroup_id() - 1
+    other = 1 - consumer
+    thread = own.mma.get_slice(tw.thread_idx.x % WARPGROUP)
+    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+    acc = tw.registers(own.mma.atom.dtype_c, own.mma.partition_shape(own.tile[:2], "C"))
+    state = ring.consumer(behind=1)
+    turn = 0  # whose the tile is
+    parity = other  # consumer 0 does not wait for its first tile
+    for group, row, column in products.tiles:
+        steps = products.steps(group)
+        if turn == consumer:
+            order.multiplies[consumer].wait(parity)
+            rows = products.rows(own.cluster * row + rank)
+            multiply(plan, products, state, tA, tB, sA, sB, acc, steps, rows)
+            if tw.lane_id() == 0:
+                order.multiplies[other].arrive()
+            tw.wgmma_wait(0)
+            state.release(wrote=plan.ragged == "K")
+            order.stores[consumer].wait(parity)
+            finish(plan, products, acc, sD, D, (own.cluster * row + rank, column, group), 0)
+            if tw.thread_idx.x % WARPGROUP == 0:
+                if own.stores_boxes:
+                    tw.tma_store_wait(0)  # the store has read the buffer
+                order.stores[other].arrive()
+            parity = parity ^ 1
+        else:
+            state.advance(steps)
+        turn = turn ^ 1
+
+
+@tw.function
+def multiply(plan, products, state, tA, tB, sA, sB, acc, steps, rows):
+    """Multiply tiles of K; the last products are still under way behind it.
+
+    The consumer's own instructions begin with `rows` rows of a ragged M that are the group's, counted from the first
+    of theirs: those that only reach what is behind them are left out.
+    """
+    own = plan.plan
+    waves, across = tw.size(acc.shape[1]), ROWS * own.mma.size // WARPGROUP
+    if steps == 0:
+        tw.clear(acc)
+    if plan.ragged == "K" or rows > (waves - 1) * across:
+        multiply_waves(plan, products, state, tA, tB, sA, sB, acc, steps)
+    elif waves == 2 and rows > 0:
+        first_a, first = (x.map_layout(first_wave) for x in (tA, acc))
+        multiply_waves(plan, products, state, first_a, tB, sA, sB, first, steps)
+    else:
+        for _ in range(steps):
+            with state.read() as _:
+                pass
+
+
+def first_wave(layout):
+    """Return a fragment's layout for the first of two instructions along M."""
+    if isinstance(layout, tw.ComposedLayout):
+        return tw.ComposedLayout(layout.outer, layout.offset, first_wave(layout.inner))
+    value, _, *rest = layout.shape
+    return tw.Layout((value, 1, *rest), layout.stride)
+
+
+@tw.function
+def multiply_waves(plan, products, state, tA, tB, sA, sB, acc, steps):
+    """Multiply tiles of K of all rows that a fragment has."""
+    for k_tile in range(steps):
+        with state.read() as stage:
+            if plan.ragged == "K":
+                left = products.left(k_tile)
+                if left < plan.plan.tile[2]:
+                    cut(plan, sA[:, :, stage], sB[:, :, stage], left)
+            tw.wgmma_fence()
+            tw.gemm(plan.plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > 0)
+            tw.wgmma_commit()
+            tw.wgmma_wait(1)
+
+
+@tw.function
+def cut(plan, sA, sB, left):
+    """Set what a stage has of K from `left` on to 0, before it is multiplied: it belongs to the next group."""
+    if plan.plan.is_ping_pong:
+        threads, thread, ours = WARPGROUP, tw.thread_idx.x % WARPGROUP, tw.named_barrier(tw.warpgroup_id(), WARPGROUP)
+    else:
+        threads, thread = CONSUMERS * WARPGROUP, tw.thread_idx.x - WARPGROUP
+        ours = tw.named_barrier(_CUTTERS, threads)
+    m, n, depth = plan.plan.tile
+    for smem, rows, major in ((sA, m, plan.majors[0]), (sB, n, plan.majors[1])):
+        if major == "K":
+            for row in range(thread, rows, threads):
+                for k in range(left, depth):
+                    smem[row, k] = 0
+        else:
+            # Eight elements at a time.
+            zeros = tw.registers(smem.dtype, (8, 1))
+            tw.clear(zeros)
+            for i in range(left * (rows // 8) + thread, depth * (rows // 8), threads):
+                tw.copy(zeros, tw.local_tile(smem, (8, 1), (i % (rows // 8), i // (rows // 8))))
+    tw.fence_proxy_async()
+    ours.sync()
+
+
+# --- results -------------------------------------------------------------------------------------------------
+
+
+@tw.function
+def finish(plan, products, acc, sD, D, place, consumer):
+    """Write the results of a consumer's accumulators, a part at a time: those that the group has."""
+    own, (row, column, group) = plan.plan, place
+    m, n, _ = own.tile
+    rows, columns = own.part.tiler_mn
+    parts, groups = n // columns, own.mma.size // WARPGROUP
+    waves = m // (rows * groups)
+    count = tw.size(acc) // (waves * parts)
+    thread = own.part.get_slice(tw.thread_idx.x % WARPGROUP)
+    begin, end = products.ends.begin, products.ends.end
+    if plan.ragged == "M":
+        whole = tw.domain_offset((begin, 0), tw.guarded(D[:, :, 0]))
+        matrix = part_of(D[:, :, 0], (begin, 0), (end - begin, D.shape[1]))
+    else:
+        whole, matrix = tw.guarded(D), D[:, :, group]
+    for wave in tw.static_range(waves):
+        down = (row * waves + wave) * groups + consumer
+        left = end - begin - down * rows if plan.ragged == "M" else rows
+        if left > 0:
+            for part in tw.static_range(parts):
+                where = down, parts * column + part
+                out = tw.registers(D.dtype, own.part.partition_shape((rows, columns), "C"))
+                for i in tw.static_range(count):
+                    out[i] = of_part(acc, i, wave, part * count).to(D.dtype)
+                if own.stores_boxes:
+                    # In ping-pong the other consumer has told that the buffer is free.
+                    gather(own, out, sD[:, :, consumer], own.is_ping_pong and wave == part == 0)
+                    if left < rows:
+                        store_rows(sD[:, :, consumer], tw.local_tile(matrix, (rows, columns), where, guard=True))
+                    elif tw.thread_idx.x % WARPGROUP == 0:
+                        if plan.ragged == "M":
+                            tile = tw.local_tile(whole, (rows, columns), where)
+                        else:
+                            tile = tw.local_tile(whole, (rows, columns, 1), (*where, group))[:, :, 0]
+                        tw.copy(tw.atoms.SM90_TMA_STORE, sD[:, :, consumer], tile)
+                        tw.tma_store_commit()
+                else:
+                    tile = tw.local_tile(matrix, (rows, columns), where, guard=True)
+                    tw.copy(out, thread.partition_C(tile))
+            if own.stores_boxes and own.is_ping_pong and left < rows:
+                tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
+
+
+@tw.function
+def store_rows(buffer, tile):
+    """Write what a consumer gathered of a part to the rows of a tile that are inside, 16 bytes at a time."""
+    width = 128 // tile.dtype.bits
+    across = tile.shape[1] // width
+    threads = tw.Layout((WARPGROUP // across, across), (across, 1))
+    copy = tw.make_tiled_copy(tw.atoms.UniversalCopy(128), threads, tw.Layout((1, width)))
+    thread = copy.get_slice(tw.thread_idx.x % WARPGROUP)
+    tw.copy(copy, thread.partition_S(buffer), thread.partition_D(tile))

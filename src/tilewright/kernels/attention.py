@@ -1,0 +1,449 @@
+"""`tw.attention` and its gradients: softmax(scale * Q K^T) V, without the matrix of scores in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any  # Any: arrays of any library
+
+import numpy as np
+
+from tilewright.arch import VECTOR_BYTES, Arch, default_arch
+from tilewright.dtypes import DType, float32, float64, int32, int64
+from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_frames
+from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
+from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
+from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
+from tilewright.kernels.attention_hopper import GRADIENT_HEADS, hopper_gradient_plan, hopper_plan, why_not
+from tilewright.kernels.attention_plan import plan_for
+from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
+from tilewright.kernels.results import host_array
+from tilewright.kernels.rows import plan_rows
+from tilewright.runtime import driver
+from tilewright.runtime.views import View
+
+UNLIMITED = 1 << 30  # tokens: more than any sequence has
+Window = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Where the tokens of each sequence are; all None: each batch is a sequence."""
+
+    tokens: Operand | None
+    keys: Operand | None
+    lengths: Operand | None
+
+    def given(self) -> list[Operand]:
+        """Return the arrays that there are."""
+        return [x for x in (self.tokens, self.keys, self.lengths) if x is not None]
+
+    def views(self) -> tuple[View | None, View | None, View | None]:
+        """Return what kernels take."""
+        tokens, keys, lengths = (
+            None if x is None else x.view(x.shape, x.info.strides) for x in (self.tokens, self.keys, self.lengths)
+        )
+        return tokens, keys, lengths
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A call: arrays as they were given, where sequences are, and what a token sees."""
+
+    function: str
+    q: Operand
+    k: Operand
+    v: Operand
+    sequences: Sequences
+    left: int
+    right: int
+    scale: float
+
+    @property
+    def kind(self) -> DType:
+        """The type that is computed in, and that of lse."""
+        return float64 if self.q.dtype == float64 else float32
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sequences follow one another in one array of three modes."""
+        return self.sequences.tokens is not None
+
+    @property
+    def count(self) -> int:
+        """How many sequences there are."""
+        tokens = self.sequences.tokens
+        return self.q.shape[0] if tokens is None else tokens.shape[0] - 1
+
+    def result_shape(self) -> Shape:
+        """Return the shape of the result."""
+        return (*self.q.shape[:-1], self.v.shape[-1])
+
+    def numbers_shape(self) -> Shape:
+        """Return the shape of lse: a number for each head and token."""
+        if self.is_ragged:
+            return (self.q.shape[1], self.q.shape[0])
+        return self.q.shape[:-1]
+
+    def heads(self, x: Operand) -> View:
+        """Return an array as kernels take it: (batch, heads, tokens, head)."""
+        shape, strides = x.shape, x.info.strides
+        if self.is_ragged:
+            tokens, heads, head = shape
+            return x.view((1, heads, tokens, head), (0, strides[1], strides[0], strides[2]))
+        return x.view(shape, strides)
+
+    def numbers(self, x: Operand) -> View:
+        """Return lse, or what has its shape, as kernels take it: (batch, heads, tokens)."""
+        shape, strides = x.shape, x.info.strides
+        return x.view((1, *shape), (0, *strides)) if self.is_ragged else x.view(shape, strides)
+
+    @property
+    def factor(self) -> Any:  # Any: a NumPy number
+        """The scale of scores in units of log 2."""
+        return self.kind.numpy.type(self.scale * math.log2(math.e))
+
+
+@hiding_frames
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    scale: float | None = None,
+    offsets: Any = None,
+    key_offsets: Any = None,
+    key_lengths: Any = None,
+    out: Any = None,
+    statistics: bool = False,
+) -> Any:
+    """Return softmax(scale * q k^T) v of each head, without storing the scores.
+
+    >>> import numpy as np, tilewright as tw
+    >>> q = k = np.zeros((1, 1, 2, 4), np.float32)  # batch, heads, tokens, head
+    >>> v = np.array([[[[1], [3]]]], np.float32)
+    >>> tw.attention(q, k, v).ravel(), tw.attention(q, k, v, causal=True).ravel()
+    (array([2., 2.], dtype=float32), array([1., 2.], dtype=float32))
+
+    `q` is (batch, heads, tokens, head), `k` (batch, key heads, keys, head) and `v` (batch, key heads, keys, head of v),
+    of any strides: (batch, tokens, heads, head) is passed as `x.transpose(1, 2)`, and read in place. Heads of q share
+    those of k and v in groups, as many as divide them: head h sees key head h // (heads // key heads). Types are
+    float16, bfloat16, float32 and float64, one for all; sums are float32 (float64 of float64), and weights have the
+    arrays' type before they are multiplied by v. Heads have up to 256 elements. `scale` is 1 / sqrt(head) if it is not
+    given.
+
+    With `causal`, token r of m sees key c of n where c - r <= n - m: the last token sees all keys. (For m = n this is
+    what PyTorch's `is_causal` says; otherwise PyTorch puts the first token beside the first key.) `window` is a pair
+    (left, right): a token sees so many keys before and behind the one beside it, all where it is None. The result of a
+    token that sees no key is 0.
+
+    Sequences of different lengths: with `offsets` (sequences + 1 numbers, int32 or int64, from 0 on) the arrays are
+    (tokens of all sequences, heads, head), and sequence n has the tokens offsets[n] to offsets[n + 1]; `key_offsets`
+    are those of k and v, if they are others. With `key_lengths` (batch numbers) batch n has key_lengths[n] keys, and
+    what is behind them is not read.
+
+    With `statistics` the result is a pair: what it is without, and for the backward pass log(sum(exp(scores))) of each
+    token, float32 or float64, (batch, heads, tokens), or (heads, tokens) with offsets; -inf for a token without keys.
+
+    Raises `ArgumentError` for other types, shapes that do not fit together, an `out` that does not fit, and tensors
+    that require a gradient (see `tw.torch.attention`).
+    """
+    problem = read_problem("attention", q, k, v, causal, window, scale, (offsets, key_offsets, key_lengths))
+    reads = (problem.q, problem.k, problem.v, *problem.sequences.given())
+    target = result("attention", out, problem.q, problem.result_shape(), problem.q.dtype, reads=reads,
+                    types=(problem.q.dtype,))  # fmt: skip
+    numbers = result("attention", None, problem.q, problem.numbers_shape(), problem.kind) if statistics else None
+    if 0 not in target.shape[:-1]:
+        _forward(problem, target, numbers)
+    return target.array if numbers is None else (target.array, numbers.array)
+
+
+def _forward(problem: Problem, out: Operand, lse: Operand | None) -> None:
+    q, v = problem.q, problem.v
+    views = [problem.heads(x) for x in (out, q, problem.k, v)]
+    numbers = None if lse is None else problem.numbers(lse)
+    sides = np.int32(problem.left), np.int32(problem.right)
+    if family_of(problem, views) == "hopper":
+        by_warpgroups(problem, views, numbers)
+        return
+    plan = plan_for(
+        q.dtype,
+        q.shape[-1],
+        v.shape[-1],
+        alignment_of(views[1:]),
+        max(views[1].shape[2], views[2].shape[2]),
+        arch_of(q),
+        False,
+    )
+    launcher(attend, blocks_of(problem, q, plan.rows), plan.threads)(
+        views[0], numbers, *views[1:], *problem.sequences.views(), problem.factor, *sides, plan
+    )
+
+
+def family_of(problem: Problem, views: Sequence[View]) -> str:
+    """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller."""
+    if isinstance(problem.q.info.device, str):
+        return "tiles"
+    is_whole = not problem.sequences.given()
+    return "tiles" if why_not(views, float(problem.factor), is_whole, arch_of(problem.q)) else "hopper"
+
+
+def by_warpgroups(
+    problem: Problem, views: Sequence[View], lse: View | None, blocks: int | None = None, keys: int | None = None
+) -> None:
+    """Launch the kernel of Hopper; `blocks` and `keys`, of a tile, are for tests."""
+    q = views[1]
+    plan = hopper_plan(q.dtype, q.shape[3], problem.left < q_and_keys(views), problem.right < q_and_keys(views), keys)
+    if blocks is None:
+        blocks = driver.device_properties(int(problem.q.info.device)).multiprocessors
+    grid = min(blocks, -(-q.shape[2] // plan.rows) * q.shape[1] * q.shape[0])
+    launcher(attend_by_warpgroups, grid, plan.threads)(
+        views[0], lse, *views[1:], problem.factor, np.int32(problem.left), np.int32(problem.right), plan
+    )
+
+
+def q_and_keys(views: Sequence[View]) -> int:
+    """Return a number of keys that no token sees more of on one side."""
+    return views[1].shape[2] + views[2].shape[2]
+
+
+@hiding_frames
+def attention_backward(
+    grad: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    result_of_forward: Any,
+    lse: Any,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    scale: float | None = None,
+    offsets: Any = None,
+    key_offsets: Any = None,
+    key_lengths: Any = None,
+    lse_grad: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of `tw.attention`'s q, k and v from that of its result.
+
+    >>> import numpy as np, tilewright as tw
+    >>> q = k = np.zeros((1, 1, 2, 4), np.float32)
+    >>> v = np.array([[[[1], [3]]]], np.float32)
+    >>> out, lse = tw.attention(q, k, v, statistics=True)
+    >>> dq, dk, dv = tw.attention_backward(np.ones_like(out), q, k, v, out, lse)
+    >>> dv.ravel()
+    array([1., 1.], dtype=float32)
+
+    `result_of_forward` and `lse` are what `tw.attention` returns with `statistics=True`; the other arguments are those
+    of that call. `lse_grad` is a gradient of lse, if there is one. Scores are computed again. Gradients have the type
+    of the arrays; each is a sum in one order, so that it has the same bits each time.
+
+    Raises `ArgumentError` for arrays that do not fit together.
+    """
+    function = "attention_backward"
+    problem = read_problem(function, q, k, v, causal, window, scale, (offsets, key_offsets, key_lengths))
+    given = [read(function, name, x, (problem.q.dtype,)) for name, x in
+             (("grad", grad), ("result_of_forward", result_of_forward))]  # fmt: skip
+    numbers = [read(function, name, x, (problem.kind,)) for name, x in
+               (("lse", lse), *([] if lse_grad is None else [("lse_grad", lse_grad)]))]  # fmt: skip
+    for x, shape in (*((x, problem.result_shape()) for x in given), *((x, problem.numbers_shape()) for x in numbers)):
+        if x.shape != shape:
+            raise ArgumentError(f"{x.name} has the shape {x.shape}, and {shape} is expected for q {problem.q.shape}")
+    check_together((problem.q, *given, *numbers))
+    arrays = problem.q, problem.k, problem.v
+    found = [result(function, None, x, x.shape, x.dtype, name=f"d{x.name}") for x in arrays]
+    _backward(problem, given, numbers, found)
+    dq, dk, dv = (x.array for x in found)
+    return dq, dk, dv
+
+
+def _backward(problem: Problem, given: list[Operand], numbers: list[Operand], found: list[Operand]) -> None:
+    q, k, v, grad, out = (problem.heads(x) for x in (problem.q, problem.k, problem.v, *given))
+    lse, *subtracted = (problem.numbers(x) for x in numbers)
+    made = [result(problem.function, None, problem.q, problem.numbers_shape(), problem.kind) for _ in ("delta", "tops")]
+    delta, tops = (problem.numbers(x) for x in made)
+    rows = plan_rows(q.dtype.bits, max(v.shape[3], 1), alignment_of((grad, out)))
+    if 0 not in q.shape[:3]:
+        launcher(sum_products, rows.grid(math.prod(q.shape[:3])), rows.block, rows.min_blocks)(
+            delta, tops, grad, out, lse, subtracted[0] if subtracted else None, rows.tiles, rows.held
+        )
+    views = [problem.heads(x) for x in found]
+    if q.shape[3] in GRADIENT_HEADS and family_of(problem, (grad, q, k, v)) == "hopper":
+        gradients_on_hopper(problem, views, grad, tops, delta)
+    else:
+        _gradients_by_tiles(problem, views, grad, tops, delta)
+
+
+def _gradients_by_tiles(problem: Problem, found: Sequence[View], grad: View, tops: View, delta: View) -> None:
+    q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
+    longest, vector = max(q.shape[2], k.shape[2]), alignment_of((q, k, v, grad))
+    plan = plan_for(q.dtype, q.shape[3], v.shape[3], vector, longest, arch_of(problem.q), True)
+    factors = problem.factor, problem.kind.numpy.type(problem.scale)
+    rest = (tops, delta, *problem.sequences.views(), *factors, np.int32(problem.left), np.int32(problem.right), plan)
+    dq, dk, dv = found
+    # Where there is nothing to add up, gradients are zeros; what has no elements is not computed.
+    if 0 not in dq.shape:
+        launcher(gradient_of_tokens, blocks_of(problem, problem.q, plan.rows), plan.threads)(dq, q, grad, k, v, *rest)
+    if 0 not in dk.shape:
+        blocks = blocks_of(problem, problem.k, plan.rows)
+        launcher(gradients_of_keys, blocks, plan.threads)(dk, dv, k, v, q, grad, *rest)
+
+
+def gradients_on_hopper(
+    problem: Problem, found: Sequence[View], grad: View, tops: View, delta: View, columns: int | None = None
+) -> None:
+    """Launch the kernels of Hopper; `columns`, of a tile, are for tests."""
+    q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
+    dq, dk, dv = found
+    numbers = tops, delta, problem.factor, np.float32(problem.scale)
+    left, right = np.int32(problem.left), np.int32(problem.right)
+    for of_keys, x, arrays, sides in (
+        (False, q, (dq, None, q, grad, k, v), (left, right)),
+        (True, k, (dk, dv, k, v, q, grad), (right, left)),
+    ):
+        plan = hopper_gradient_plan(q.dtype, q.shape[3], of_keys, columns)
+        blocks = -(-x.shape[2] // plan.rows) * x.shape[1] * x.shape[0]
+        launcher(gradients_by_warpgroups, blocks, plan.threads)(*arrays, *numbers, *sides, plan)
+
+
+def arch_of(x: Operand) -> Arch:
+    """Return the target that kernels on an array are compiled for; in the simulator, the default one."""
+    device = x.info.device
+    return default_arch() if isinstance(device, str) else driver.device_properties(device).arch
+
+
+def blocks_of(problem: Problem, x: Operand, rows: int) -> int:
+    """Return how many blocks take the tiles of x's tokens."""
+    view = problem.heads(x)
+    if problem.is_ragged:
+        return view.shape[1] * (view.shape[2] // rows + problem.count)
+    return view.shape[0] * view.shape[1] * -(-view.shape[2] // rows)
+
+
+def alignment_of(views: Sequence[View]) -> int:
+    """Return the bytes at which all rows begin, at most 16; those of an element where rows are not contiguous."""
+    found = VECTOR_BYTES
+    for x in views:
+        size = x.dtype.bytes
+        steps = [s * size for s, extent in zip(x.strides[:-1], x.shape[:-1], strict=True) if extent > 1]
+        aligned = math.gcd(x.pointer, VECTOR_BYTES, *steps)
+        found = min(found, aligned if x.strides[-1] == 1 or x.shape[-1] == 1 else size)
+    return found
+
+
+# --- arguments ------------------------------------------------------------------------------------------------------
+
+
+def read_problem(
+    function: str,
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool,
+    window: Window | None,
+    scale: float | None,
+    places: tuple[Any, Any, Any],
+) -> Problem:
+    """Return a call's problem; raise `ArgumentError` for arguments that do not fit together."""
+    arrays = [read(function, name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+    sequences = _sequences(function, *places)
+    check_together((*arrays, *sequences.given()))
+    queries, keys, values = arrays
+    modes = "(tokens, heads, head)" if sequences.tokens is not None else "(batch, heads, tokens, head)"
+    for x in arrays:
+        if len(x.shape) != len(modes.split(",")):
+            raise ArgumentError(
+                f"{x.name} has the shape {x.shape}, and {function} takes {modes}"
+                + (" with offsets" if sequences.tokens is not None else ""),
+                help="x[None] adds a batch of one" if len(x.shape) == 3 and sequences.tokens is None else None,
+            )
+        if x.dtype != queries.dtype:
+            raise ArgumentError(f"{x.name} is {x.dtype}, and q is {queries.dtype}", help="convert one of them")
+    _check_shapes(function, queries, keys, values, sequences)
+    left, right = _window(function, causal, window)
+    head = queries.shape[-1]
+    return Problem(function, queries, keys, values, sequences, left, right, _scale(function, scale, head))
+
+
+def _check_shapes(function: str, q: Operand, k: Operand, v: Operand, sequences: Sequences) -> None:
+    is_ragged = sequences.tokens is not None
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ArgumentError(f"k has the shape {k.shape}, and v {v.shape}: all but the last mode agree")
+    if q.shape[-1] != k.shape[-1]:
+        raise ArgumentError(f"heads of q have {q.shape[-1]} elements, and those of k {k.shape[-1]}")
+    if q.shape[-1] == 0:
+        raise ArgumentError(f"heads of q have no elements: shape {q.shape}")
+    heads, shared = q.shape[1], k.shape[1]
+    if heads and (shared == 0 or heads % shared):
+        raise ArgumentError(
+            f"q has {heads} heads, and k and v have {shared}, which do not divide them",
+            help="each key head serves as many heads of q",
+        )
+    if not is_ragged and q.shape[0] != k.shape[0]:
+        raise ArgumentError(f"q has {q.shape[0]} batches, and k and v {k.shape[0]}")
+    if sequences.lengths is not None and sequences.lengths.shape != q.shape[:1]:
+        raise ArgumentError(
+            f"key_lengths has the shape {sequences.lengths.shape}, and there are {q.shape[0]} batches of {function}"
+        )
+    for x, total in ((sequences.tokens, q), (sequences.keys, k)):
+        if x is not None and isinstance(x.info.device, str):
+            numbers = host_array(x.array, x.name).tolist()
+            if numbers[0] != 0 or numbers[-1] != total.shape[0] or sorted(numbers) != numbers:
+                raise ArgumentError(
+                    f"{x.name} are {numbers}, and {total.name} has {total.shape[0]} tokens",
+                    help="from 0 to the number of tokens, none less than the one before",
+                )
+
+
+def _sequences(function: str, offsets: Any, key_offsets: Any, key_lengths: Any) -> Sequences:
+    if offsets is None and key_offsets is not None:
+        raise ArgumentError("key_offsets go with offsets", help="give the offsets of q too")
+    if offsets is not None and key_lengths is not None:
+        raise ArgumentError(
+            "offsets and key_lengths do not go together", help="key_offsets say where the keys of a sequence are"
+        )
+    found: dict[str, Operand | None] = {}
+    for name, x in (("offsets", offsets), ("key_offsets", key_offsets), ("key_lengths", key_lengths)):
+        found[name] = None if x is None else read(function, name, x, (int32, int64))
+        operand = found[name]
+        if operand is not None and (len(operand.shape) != 1 or (name != "key_lengths" and operand.shape[0] < 2)):
+            raise ArgumentError(
+                f"{name} has the shape {operand.shape}",
+                help="one number for each batch" if name == "key_lengths" else "one number more than sequences",
+            )
+    tokens, keys, lengths = found.values()
+    if tokens is not None and keys is not None and tokens.shape != keys.shape:
+        raise ArgumentError(f"offsets has the shape {tokens.shape}, and key_offsets {keys.shape}")
+    if tokens is not None and keys is None:
+        keys = replace(tokens, name="key_offsets (which are the offsets)")
+    return Sequences(tokens, keys, lengths)
+
+
+def _window(function: str, causal: Any, window: Any) -> tuple[int, int]:
+    """Return how many keys a token sees before and behind the one beside it."""
+    sides = (None, None) if window is None else window
+    is_pair = isinstance(sides, (tuple, list)) and len(sides) == 2
+    if not is_pair or any(
+        side is not None and (isinstance(side, bool) or not isinstance(side, Integral) or side < 0) for side in sides
+    ):
+        raise ArgumentError(
+            f"window of {function} is {window!r}",
+            help="(left, right): keys before and behind the one beside the token, or None for all of a side",
+        )
+    left, right = (UNLIMITED if side is None else min(int(side), UNLIMITED) for side in sides)
+    if not isinstance(causal, (bool, np.bool_)):
+        raise ArgumentError(f"causal of {function} is {causal!r}", help="True or False")
+    return left, 0 if causal else right
+
+
+def _scale(function: str, scale: Any, head: int) -> float:
+    if scale is None:
+        return 1 / math.sqrt(head)
+    if isinstance(scale, bool) or not isinstance(scale, Real):
+        raise ArgumentError(f"scale of {function} is a number, got {type(scale).__name__}")
+    return float(scale)

@@ -1,0 +1,168 @@
+"""Attention by warpgroups on Hopper: which calls it takes, and its tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright import atoms
+from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.dtypes import DType, bfloat16, float16
+from tilewright.layout import ComposedLayout, tile_to_shape
+from tilewright.runtime.views import View
+from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_mma
+
+WARPGROUP = 128
+HEADS = (64, 128, 256)
+GRADIENT_HEADS = (64, 128)
+_TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
+_MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
+
+
+@dataclass(frozen=True)
+class HopperAttentionPlan:
+    """The tiles and how they are copied and multiplied: everything that the kernel knows at compile time.
+
+    `has_left` and `has_right` say on which sides of the key beside it a token sees a number of keys only.
+    """
+
+    rows: int  # of Q in a tile: 64 for each consumer
+    keys: int  # in a tile of K and V
+    head: int  # elements of a head
+    has_left: bool
+    has_right: bool
+    smem_q: ComposedLayout  # (rows, head, stages)
+    smem_kv: ComposedLayout  # (keys, head, stages)
+    scores: TiledMMA  # S = Q K^T
+    output: TiledMMA  # O += P V
+    write: TiledCopy  # a consumer's fragments of O to shared memory
+    registers: tuple[int, int]  # of the producer and of a consumer
+
+    @property
+    def consumers(self) -> int:
+        """How many warpgroups multiply."""
+        return self.rows // 64
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block: those of the producer too."""
+        return WARPGROUP * (1 + self.consumers)
+
+
+@lru_cache(maxsize=64)
+def hopper_plan(
+    dtype: DType, head: int, has_left: bool, has_right: bool, keys: int | None = None
+) -> HopperAttentionPlan:
+    """Return the plan for float16 or bfloat16 and 64, 128 or 256 elements a head; `keys` is another tile of keys.
+
+    >>> plan = hopper_plan(bfloat16, 128, False, True)
+    >>> plan.rows, plan.keys, plan.threads
+    (128, 128, 384)
+    """
+    # What registers and shared memory hold; masks need registers too, and 160 keys are too coarse for the diagonal.
+    is_masked = has_left or has_right
+    rows, most, q_stages, stages = {
+        64: (192, 96 if has_left and has_right else 112, 2, 4),
+        128: (128, 128 if is_masked else 160, 2, 4),
+        256: (128, 80 if not is_masked else 48 if has_left and has_right else 64, 1, 4),
+    }[head]
+    tile, consumers, types = keys or most, rows // 64, _TYPES[dtype]
+    lines = atoms.GMMA_K_SW128(dtype)
+    product = getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN")
+    smem_q, smem_kv = tile_to_shape(lines, (rows, head, q_stages)), tile_to_shape(lines, (tile, head, stages))
+    assert isinstance(smem_q, ComposedLayout) and isinstance(smem_kv, ComposedLayout)
+    return HopperAttentionPlan(
+        rows,
+        tile,
+        head,
+        has_left,
+        has_right,
+        smem_q,
+        smem_kv,
+        make_tiled_mma(getattr(atoms, f"SM90_64x{tile}x16_{types}_SS"), (consumers, 1, 1)),
+        make_tiled_mma(product, (consumers, 1, 1)),
+        make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, make_tiled_mma(product)),
+        (24, 240) if consumers == 2 else (32, 160),
+    )
+
+
+@dataclass(frozen=True)
+class HopperGradientPlan:
+    """The tiles of a gradient by warpgroups: `rows` that stay, `columns` that go by; `of_keys` says which is which."""
+
+    rows: int
+    columns: int
+    head: int
+    of_keys: bool
+    smem_a: ComposedLayout  # (rows, head)
+    smem_b: ComposedLayout  # (columns, head, stages)
+    scores: TiledMMA
+    sums: TiledMMA
+    registers: tuple[int, int]  # of the producer and of a consumer
+
+    @property
+    def consumers(self) -> int:
+        """How many warpgroups multiply."""
+        return self.rows // 64
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block: those of the producer too."""
+        return WARPGROUP * (1 + self.consumers)
+
+
+@lru_cache(maxsize=64)
+def hopper_gradient_plan(dtype: DType, head: int, of_keys: bool, columns: int | None = None) -> HopperGradientPlan:
+    """Return the plan for gradients of heads of 64 or 128 elements; `columns` are those of another tile.
+
+    >>> plan = hopper_gradient_plan(bfloat16, 128, True)
+    >>> plan.rows, plan.columns, plan.threads
+    (128, 48, 384)
+    """
+    # What registers hold: where rows are keys there are two sums.
+    rows, most, stages = {
+        (64, True): (128, 96, 4), (64, False): (128, 128, 4), (128, True): (128, 48, 5), (128, False): (128, 96, 3),
+    }[head, of_keys]  # fmt: skip
+    tile, consumers, types = columns or most, rows // 64, _TYPES[dtype]
+    lines = atoms.GMMA_K_SW128(dtype)
+    product = getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN")
+    smem_a, smem_b = tile_to_shape(lines, (rows, head)), tile_to_shape(lines, (tile, head, stages))
+    assert isinstance(smem_a, ComposedLayout) and isinstance(smem_b, ComposedLayout)
+    return HopperGradientPlan(
+        rows,
+        tile,
+        head,
+        of_keys,
+        smem_a,
+        smem_b,
+        make_tiled_mma(getattr(atoms, f"SM90_64x{tile}x16_{types}_SS"), (consumers, 1, 1)),
+        make_tiled_mma(product, (consumers, 1, 1)),
+        (24, 240),
+    )
+
+
+def why_not(views: Sequence[View], factor: float, is_whole: bool, arch: Arch) -> str | None:
+    """Return why a call cannot be computed by warpgroups, or None if it can.
+
+    `views` are out, q, k and v; `factor` is the scale in units of log 2, and `is_whole` says that every batch has all
+    of its tokens and keys.
+    """
+    out, q, _, v = views
+    if arch.name != "sm_90a":
+        return f"{arch.name} has no wgmma"
+    if q.dtype not in _TYPES or out.dtype != q.dtype:
+        return f"wgmma takes A of float16 or bfloat16 from registers, and q is {q.dtype}"
+    if q.shape[3] not in HEADS or v.shape[3] != q.shape[3]:
+        return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles one of {', '.join(map(str, HEADS))}"
+    if not is_whole:
+        return "a bulk copy of a sequence's last tile would bring and overwrite tokens of the next one"
+    if not 0 < factor <= _MOST_SCALE:
+        return f"scores are scaled after their maximum is taken, and {factor} changes their order or overflows"
+    for x in views:
+        steps = [s for s, extent in zip(x.strides[:3], x.shape[:3], strict=True) if extent > 1]
+        if x.strides[3] != 1 or x.pointer % VECTOR_BYTES or 0 in x.shape:
+            return "TMA needs contiguous heads at multiples of 16 bytes, and an element at least"
+        if any(s <= 0 or s * x.dtype.bytes % VECTOR_BYTES for s in steps):
+            return "TMA needs strides that are positive multiples of 16 bytes"
+    return None

@@ -1,0 +1,119 @@
+"""The Hopper family of `tw.grouped_matmul`: which configurations compute ragged groups, what is predicted, the launch.
+
+The kernel is `_grouped_hopper_kernel`. Configurations, their plans and what they take are those of the Hopper family of
+`tw.matmul`, without splits of K and swapped operands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.dtypes import bfloat16, float16
+from tilewright.kernels._grouped_hopper_kernel import grouped_warpgroups
+from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
+from tilewright.kernels.hopper import Hopper
+from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
+from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.problem import Operand, Problem, Types
+from tilewright.launch import Kernel, Launcher
+from tilewright.schedulers import Grouped, Groups
+
+_TYPES = (float16, bfloat16)
+
+
+@dataclass(frozen=True)
+class RaggedProblem:
+    """Products of ragged groups: extents of the kernel's modes, that of the ragged one for all groups together.
+
+    `a`, `b` and `d` say how the whole arrays lie: a tensor map reaches every element, so groups may begin anywhere.
+    """
+
+    ragged: Ragged
+    m: int
+    n: int
+    k: int
+    groups: int
+    a: Operand
+    b: Operand
+    d: Operand
+    types: Types
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that pass between device memory and the multiprocessors when each element passes once."""
+        a, b, d = self.m * self.k, self.n * self.k, self.m * self.n
+        if self.ragged == "M":
+            b *= self.groups
+        else:
+            d *= self.groups
+        return a * self.a.dtype.bytes + b * self.b.dtype.bytes + d * self.d.dtype.bytes
+
+    def alike(self, rows: int = 1) -> Problem:
+        """Return the problem of one product with as much work, where each group begins a tile of so many rows."""
+        m, k, batch = self.m, self.k, 1
+        if self.ragged == "M":  # at the mean half of a group's last tile is not the group's
+            m = math.ceil(m / rows + min(self.groups, m) / 2) * rows
+        else:
+            k, batch = -(-k // self.groups), self.groups
+        t = self.types
+        return Problem(m, self.n, k, batch, self.a, self.b, self.d, t.compute, t.accumulator)
+
+
+class GroupedHopper:
+    """TMA, wgmma and roles, on GPUs of sm_90a."""
+
+    is_simulated = False  # as the Hopper family of tw.matmul
+
+    def configurations(self, problem: RaggedProblem, machine: Machine) -> Sequence[HopperConfiguration]:
+        """Return the configurations that take a problem; none for other targets, element types and layouts."""
+        operands = problem.a, problem.b
+        if machine.arch.name != "sm_90a" or problem.types.compute not in _TYPES or not problem.m * problem.k:
+            return ()
+        if any(x.major == "none" or x.alignment < VECTOR_BYTES for x in operands):
+            return ()
+        found = []
+        family, alike = Hopper(), problem.alike()
+        for c in family.configurations(alike, machine.arch):
+            assert isinstance(c, HopperConfiguration), c
+            c = replace(c, blocks=machine.multiprocessors)
+            is_ours = c.splits == 1 and not c.is_swapped
+            if is_ours and family.resources(alike, c, machine.arch).rejection is None:
+                found.append(c)
+        return found
+
+    def predict(self, problem: RaggedProblem, configuration: HopperConfiguration, machine: Machine) -> Prediction:
+        """Return what a configuration takes: as one product with as many tiles, and with the bytes of all groups."""
+        c, family = configuration, Hopper()
+        alike = problem.alike(c.tile[0] * c.cluster)
+        found = family.predict(alike, c, family.resources(alike, c, machine.arch), machine)
+        return replace(found, memory_us=problem.bytes / machine.bandwidth)
+
+    def choose(self, problem: RaggedProblem, machine: Machine) -> HopperConfiguration | None:
+        """Return the configuration that is predicted to be fastest; of those that memory bounds, with least to do."""
+
+        def cost(c: HopperConfiguration) -> tuple[float, float]:
+            found = self.predict(problem, c, machine)
+            return found.us, found.compute_us
+
+        return min(self.configurations(problem, machine), key=cost, default=None)
+
+    def launch(self, problem: RaggedProblem, c: HopperConfiguration, arch: Arch) -> tuple[Launcher, GroupedPlan]:
+        """Return what launches a configuration, and the plan that it takes."""
+        plan = plan_for(problem.alike(), c, arch)
+        launched = GroupedPlan(
+            problem.ragged, Groups(Grouped(c.group)), plan, majors=(problem.a.major, problem.b.major)
+        )
+        m, n = launched.tile
+        rows = -(-problem.m // m) + problem.groups if problem.ragged == "M" else -(-problem.m // m) * problem.groups
+        clusters = max(min(rows * -(-problem.n // n), c.blocks // c.cluster), 1)
+        return _kernel(c.cluster)[clusters * c.cluster, THREADS], launched
+
+
+@cache
+def _kernel(cluster: int) -> Kernel:
+    kernel = grouped_warpgroups.configure(min_blocks=1)
+    return kernel.configure(cluster=cluster) if cluster > 1 else kernel

@@ -1,0 +1,44 @@
+"""What the kernels of grouped products know at compile time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Literal
+
+from tilewright.dtypes import DType
+from tilewright.kernels.hopper_plan import HopperPlan
+from tilewright.kernels.multistage_plan import Plan
+from tilewright.schedulers import Groups
+
+Ragged = Literal["M", "K", "none"]
+
+
+@dataclass(frozen=True)
+class GroupedPlan:
+    """Which mode is ragged, in which order tiles come, and a tile's plan.
+
+    For lists of matrices: element types of D, A and B, their unit modes and least alignments. For the Hopper kernel:
+    the contiguous modes of A and B.
+    """
+
+    ragged: Ragged
+    scheduler: Groups
+    plan: Plan | HopperPlan
+    dtypes: tuple[DType, ...] = ()
+    units: tuple[int | None, ...] = ()
+    alignments: tuple[int, ...] = ()
+    majors: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The rows and columns of D that are dealt as one: a tile, or those of a cluster's blocks."""
+        m, n, _ = self.plan.tile
+        return (m * self.plan.cluster, n) if isinstance(self.plan, HopperPlan) else (m, n)

@@ -1,0 +1,133 @@
+"""Calls of `tw.attention` that do not fit are refused; its kernels fit into registers and shared memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.arch import Arch
+from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
+from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
+from tilewright.kernels._attention_kernels import attend
+from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, why_not
+from tilewright.kernels.attention_plan import plan_for
+from tilewright.runtime.arrays import describe
+from tilewright.runtime.views import view
+
+HOPPER = Arch.parse("sm_90a")
+
+
+def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.zeros(shape, dtype)
+
+
+Q, K = zeros(2, 4, 3, 8), zeros(2, 2, 5, 8)
+R = zeros(6, 4, 8)
+REFUSED: list[tuple[str, tuple[Any, Any, Any], dict[str, Any]]] = [
+    (r"q has the shape \(3, 8\), and attention takes \(batch, heads, tokens, head\)", (Q[0, 0], K, K), {}),
+    (r"\(tokens, heads, head\) with offsets", (Q, K, K), {"offsets": np.array([0, 2])}),
+    ("k is float64, and q is float32", (Q, K.astype(np.float64), K), {}),
+    ("q is int32, and attention takes float16", (Q.astype(np.int32), K, K), {}),
+    ("all but the last mode agree", (Q, K, K[:, :, :4]), {}),
+    ("heads of q have 8 elements, and those of k 7", (Q, K[..., :7], K), {}),
+    ("q has 3 heads, and k and v have 2", (Q[:, :3], K, K), {}),
+    ("q has 2 batches, and k and v 1", (Q, K[:1], K[:1]), {}),
+    ("heads of q have no elements", (Q[..., :0], K[..., :0], K), {}),
+    ("heads of q and k have 257 elements, and attention takes up to 256", (zeros(1, 1, 2, 257),) * 3, {}),
+    ("window of attention is 4", (Q, K, K), {"window": 4}),
+    (r"window of attention is \(-1, 0\)", (Q, K, K), {"window": (-1, 0)}),
+    ("causal of attention is 'yes'", (Q, K, K), {"causal": "yes"}),
+    ("scale of attention is a number, got str", (Q, K, K), {"scale": "1"}),
+    ("key_offsets go with offsets", (Q, K, K), {"key_offsets": np.array([0, 2])}),
+    ("do not go together", (R, R, R), {"offsets": np.array([0, 6]), "key_lengths": np.array([1])}),
+    (r"offsets are \[0, 4\], and q has 6 tokens", (R, R, R), {"offsets": np.array([0, 4])}),
+    (r"offsets are \[0, 5, 2, 6\]", (R, R, R), {"offsets": np.array([0, 5, 2, 6])}),
+    (r"offsets has the shape \(1,\)", (R, R, R), {"offsets": np.array([6])}),
+    (r"key_lengths has the shape \(3,\), and there are 2 batches", (Q, K, K), {"key_lengths": np.array([1, 2, 3])}),
+    ("offsets is float64", (R, R, R), {"offsets": np.array([0.0, 6.0])}),
+    (r"out has the shape \(2, 4, 3, 7\), and the result \(2, 4, 3, 8\)", (Q, K, K), {"out": zeros(2, 4, 3, 7)}),
+    ("out shares memory with q", (Q, K, K), {"out": Q}),
+    ("out is float64, and attention takes float32", (Q, K, K), {"out": Q.astype(np.float64)}),
+    ("v is None", (Q, K, None), {}),
+]
+
+
+@pytest.mark.parametrize(("text", "given", "options"), REFUSED, ids=[case[0] for case in REFUSED])
+def test_refused(text: str, given: tuple[Any, Any, Any], options: dict[str, Any]) -> None:
+    with pytest.raises(tw.ArgumentError, match=text):
+        tw.attention(*given, **options)
+
+
+def test_what_warpgroups_compute() -> None:
+    def why(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, **more: Any) -> str:
+        x = zeros(int(np.prod(shape)) + 8, dtype=more.pop("dtype", np.float16))
+        pointer = x[-(describe(x).pointer // 2) % 8 :]  # at a multiple of 16 bytes
+        given = view(pointer, shape, strides or tuple(int(np.prod(shape[n + 1 :])) for n in range(4)))
+        return str(why_not([given] * 4, more.get("factor", 0.1), more.get("whole", True), more.get("arch", HOPPER)))
+
+    assert why((1, 2, 3, 64)) == "None"
+    assert why((2, 2, 3, 64), (384, 64, 128, 1)) == "None"  # batch, tokens, heads, head
+    assert "sm_80 has no wgmma" in why((1, 2, 3, 64), arch=Arch.parse("sm_80"))
+    assert "q is float32" in why((1, 2, 3, 64), dtype=np.float32)
+    assert "heads have 80" in why((1, 2, 3, 80))
+    assert "tokens of the next one" in why((1, 2, 3, 64), whole=False)
+    assert "-0.5 changes their order" in why((1, 2, 3, 64), factor=-0.5)
+    assert "contiguous heads" in why((1, 2, 3, 64), (384, 192, 1, 3)) and "contiguous" in why((1, 2, 0, 64))
+    assert "positive multiples of 16 bytes" in why((2, 2, 3, 64), (0, 192, 64, 1))
+
+
+@pytest.mark.parametrize(
+    ("head", "left", "right"),
+    [(head, left, right) for head in (64, 128, 256) for left in (False, True) for right in (False, True)],
+)
+@pytest.mark.slow
+def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool) -> None:
+    plan = hopper_plan(tw.bfloat16, head, left, right)
+    x, lse = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
+    numbers = np.float32(0.1), np.int32(1), np.int32(1)
+    lowered = attend_by_warpgroups.lower(x, lse, x, x, x, *numbers, plan, arch="sm_90a", block=plan.threads)
+    resources = lowered.module.resources
+    assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
+
+
+@pytest.mark.parametrize(("head", "of_keys"), [(64, False), (64, True), (128, False), (128, True)])
+@pytest.mark.slow
+def test_gradients_by_warpgroups_fit_into_registers(head: int, of_keys: bool) -> None:
+    plan = hopper_gradient_plan(tw.bfloat16, head, of_keys)
+    x, number = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
+    arrays = (x, x if of_keys else None, x, x, x, x, number, number)
+    numbers = np.float32(0.1), np.float32(0.1), np.int32(1), np.int32(1)
+    lowered = gradients_by_warpgroups.lower(*arrays, *numbers, plan, arch="sm_90a", block=plan.threads)
+    resources = lowered.module.resources
+    assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head"),
+    [(tw.bfloat16, 64), *(pytest.param(t, h, marks=pytest.mark.slow)
+                          for t, h in ((tw.bfloat16, 128), (tw.float16, 256), (tw.float32, 128), (tw.float64, 256)))],
+    ids=str,
+)  # fmt: skip
+def test_tiles_fit_into_registers(dtype: tw.DType, head: int) -> None:
+    plan = plan_for(dtype, head, head, 16, 4096, HOPPER, False)
+    kind = np.float64 if dtype is tw.float64 else np.float32
+    x, lse = tw.spec(dtype, (1, 2, 4096, head)), tw.spec(kind, (1, 2, 4096))
+    numbers = kind(0.1), np.int32(1), np.int32(1)
+    lowered = attend.lower(x, lse, x, x, x, None, None, None, *numbers, plan, arch="sm_90a", block=plan.threads)
+    assert not lowered.module.resources.spills, lowered.module.resources
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_90a"])
+def test_every_target_has_tiles_or_says_what_is_too_large(arch: str) -> None:
+    for dtype in (tw.float16, tw.bfloat16, tw.float32, tw.float64):
+        for head in (16, 64, 80, 128, 256):
+            if (arch, dtype, head) == ("sm_75", tw.float64, 256):
+                with pytest.raises(tw.ArgumentError, match="takes 101312 bytes .* a block of sm_75 has 65536"):
+                    plan_for(dtype, head, head, 2, 4096, Arch.parse(arch), False)
+                continue
+            plan = plan_for(dtype, head, head, 2, 4096, Arch.parse(arch), False)
+            assert plan.shared_bytes(False) <= Arch.parse(arch).shared_bytes_optin

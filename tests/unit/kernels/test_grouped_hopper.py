@@ -1,0 +1,101 @@
+"""The Hopper family of `tw.grouped_matmul`: what it takes, that each configuration compiles well, what is chosen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers.slow import examples
+
+import tilewright as tw
+from tilewright.arch import ARCHES, GPUS, Arch
+from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
+from tilewright.kernels.hopper_plan import HopperConfiguration
+from tilewright.kernels.model import Machine
+from tilewright.kernels.problem import Operand, types_of
+
+H200, FAMILY = Machine.of(Arch.parse("sm_90a")), GroupedHopper()
+
+
+def problem_of(
+    ragged: Any, m: int, n: int, k: int, majors: str = "KK", dtype: tw.DType = tw.bfloat16, groups: int = 8
+) -> RaggedProblem:
+    a, b = (Operand(dtype, "K" if major == "K" else "MN", 16) for major in majors)
+    return RaggedProblem(ragged, m, n, k, groups, a, b, Operand(dtype, "MN", 16), types_of(dtype, dtype, None, None))
+
+
+def compiled() -> Iterator[Any]:
+    """Yield each configuration for each form; most of them are slow."""
+    for ragged, majors in (("M", "KK"), ("M", "KM"), ("K", "MM"), ("K", "KK")):
+        for odd in (False, True):
+            for c in FAMILY.configurations(problem_of(ragged, 4096, 4096, 4096, majors), H200):
+                quick = majors in ("KM", "MM") and not odd and c.tile[:2] == (128, 256) and c.cluster == 1
+                name = f"{ragged}, {majors}, {c}{', odd rows' * odd}"
+                yield pytest.param(ragged, majors, odd, c, marks=() if quick else pytest.mark.slow, id=name)
+
+
+@pytest.mark.parametrize(("ragged", "majors", "odd", "configuration"), list(compiled()))
+def test_nothing_spills(ragged: Any, majors: str, odd: bool, configuration: HopperConfiguration) -> None:
+    """Neither do products wait for each other, which ptxas would tell."""
+    m, n, k, groups = 4096, 4088, 4080, 8
+    problem = problem_of(ragged, m, n, k, majors)
+    if odd:
+        problem = replace(problem, d=Operand(tw.bfloat16, "MN", 2))
+
+    def matrix(rows: int, columns: int, major: str, count: int = 1, row: int | None = None) -> object:
+        row = row or (columns if major == "K" else rows)
+        stride = (row, 1) if major == "K" else (1, row)
+        return tw.spec(tw.bfloat16, (rows, columns, count), stride=(*stride, rows * columns * (count > 1)))
+
+    per_d, per_b = (1, groups) if ragged == "M" else (groups, 1)
+    d = matrix(m, n, "K", per_d, n + odd)
+    arguments = d, matrix(m, k, majors[0]), matrix(n, k, majors[1], per_b), tw.spec(tw.int32, (groups,))
+    launcher, plan = FAMILY.launch(problem, configuration, H200.arch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = launcher.resources(*arguments, plan, arch="sm_90a")
+    assert not found.spills and found.local_bytes == 0, found
+
+
+@pytest.mark.parametrize("arch", [a for a in ARCHES if a != "sm_90a"])
+def test_other_targets_have_no_configurations(arch: str) -> None:
+    assert not FAMILY.configurations(problem_of("M", 512, 512, 512), Machine.of(Arch.parse(arch)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"k": 0}, {"m": 0}, {"a": Operand(tw.bfloat16, "K", 8)}, {"b": Operand(tw.bfloat16, "none", 16)},
+        {"types": types_of(tw.float32, tw.float32, None, "tf32")},
+    ],
+    ids=["no K", "no rows", "rows at 8 bytes", "no contiguous mode", "tf32"],
+)  # fmt: skip
+def test_what_no_tensor_map_or_instruction_takes(change: dict[str, Any]) -> None:
+    problem = problem_of("M", 512, 512, 512)
+    assert FAMILY.configurations(problem, H200) and not FAMILY.configurations(replace(problem, **change), H200)
+
+
+@examples(10, 100)
+@given(
+    ragged=st.sampled_from("MK"),
+    extents=st.tuples(*[st.integers(1, 40000)] * 3),
+    groups=st.integers(1, 300),
+    gpu=st.sampled_from([g for g in GPUS.values() if g.arch.name == "sm_90a"]),
+)
+def test_a_configuration_is_chosen(ragged: Any, extents: tuple[int, int, int], groups: int, gpu: Any) -> None:
+    """It fits, it takes at least the time of its bytes, and more for more columns."""
+    machine, problem = Machine(gpu.arch, gpu), problem_of(ragged, *extents, groups=groups)
+    c = FAMILY.choose(problem, machine)
+    assert c is not None and c.blocks == machine.multiprocessors
+    found = FAMILY.predict(problem, c, machine).us
+    assert found >= problem.bytes / machine.bandwidth
+    wider = replace(problem, n=4 * problem.n + 40000)
+    assert FAMILY.predict(wider, c, machine).us > found
+    launcher, plan = FAMILY.launch(problem, c, machine.arch)
+    assert launcher.grid % c.cluster == 0 and 0 < launcher.grid <= machine.multiprocessors
+    assert plan.tile == (c.tile[0] * c.cluster, c.tile[1])
