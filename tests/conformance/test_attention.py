@@ -79,6 +79,8 @@ CASES = [
         np.float32, (1, 2, 1, 30, 20, 16, 16), {"causal": True, "scale": -0.5}, id="float32-rows-without-keys"
     ),
     pytest.param(np.float16, (1, 2, 1, 70, 70, 40, 24), {}, id="float16"),
+    pytest.param(np.float16, (2, 6, 2, 1, 20, 16, 16), {"causal": True}, id="one-token"),
+    pytest.param(np.float16, (1, 2, 1, 1, 20, 16, 16), {"window": (5, 0)}, id="one-token-window"),
     pytest.param(BF16, (1, 2, 1, 70, 130, 64, 64), {"causal": True}, id="bfloat16-causal"),
     pytest.param(BF16, (1, 1, 1, 130, 70, 32, 32), {"window": (9, 3)}, id="window", marks=SLOW),
     pytest.param(BF16, (1, 1, 1, 150, 150, 16, 16), {"window": (70, None), "causal": True}, id="causal-window"),
