@@ -84,7 +84,7 @@ class Ends:
             end = tw.minimum(tw.maximum(self.offsets[group], self.begin), self.all).to(tw.int32)
         self.end = end
         rows = self.end - self.begin if self.plan.ragged == "M" else self.rows
-        m, n = self.plan.tile
+        m, n, _ = self.plan.plan.tile
         return tw.ceil_div(rows, m), tw.ceil_div(self.columns, n)
 
 
