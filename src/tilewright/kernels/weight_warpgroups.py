@@ -26,6 +26,7 @@ from tilewright.launch import Kernel
 from tilewright.layout import ComposedLayout, Layout, tile_to_shape
 from tilewright.schedulers import Grouped, Scheduler
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_mma
+from tilewright.transactions import ROW
 
 _SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 _MOST_STAGES = 16
@@ -39,7 +40,8 @@ _PEERS = (2, 4, 8)
 class WarpgroupConfiguration(Configuration):
     """`tile` = (rows of x, columns of the weights, K of a stage); `splits` blocks of a cluster share the K of a tile.
 
-    At most so many `blocks` are launched, one for each multiprocessor, where blocks compute several tiles.
+    With 64 columns the consumers of a block share K instead of columns (`shares`). At most so many `blocks` are
+    launched, one for each multiprocessor, where blocks compute several tiles.
     """
 
     blocks: int = 132
@@ -47,6 +49,11 @@ class WarpgroupConfiguration(Configuration):
     @property
     def threads(self) -> int:
         return THREADS
+
+    @property
+    def shares(self) -> int:
+        """How many consumers share the K of a block's tile."""
+        return CONSUMERS if self.tile[1] == ROWS else 1
 
     def __str__(self) -> str:
         m, n, k = self.tile
@@ -79,8 +86,28 @@ class WarpgroupPlan(WeightPlan):
 
     @property
     def chunks(self) -> int:
-        """The chunks of K in an iteration, which multiplies two items."""
-        return 2 // self.tiles
+        """The chunks of K in an iteration."""
+        return self.items * self.shares // self.tiles
+
+    @property
+    def span(self) -> int:
+        """The chunks of K in a stage: two, which are half as many copies, where both have groups of their own."""
+        return 2 if self.overlaps and self.tiles == 1 and self.weights.chunks_in_group == 1 else 1
+
+    @property
+    def pieces(self) -> int:
+        """The stages of an iteration."""
+        return self.chunks // self.span
+
+    @property
+    def items(self) -> int:
+        """What a consumer multiplies in an iteration: 64 columns of a chunk, so many times."""
+        return 4 if self.overlaps else 2
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether an item is begun before the products of the last are over: registers hold the sums of both."""
+        return self.parts == 1 and self.tokens * self.tiles <= 64
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -90,21 +117,25 @@ class WarpgroupPlan(WeightPlan):
     @property
     def smem_x(self) -> ComposedLayout:
         """(row, K, stage), as TMA writes and wgmma reads it."""
-        found: ComposedLayout = tile_to_shape(atoms.GMMA_K_SW128(self.dtype), (self.tokens, CHUNK, self.stages))
+        found: ComposedLayout = tile_to_shape(
+            atoms.GMMA_K_SW128(self.dtype), (self.tokens, CHUNK * self.span, self.stages)
+        )
         return found
 
     @property
     def smem_w(self) -> Layout:
-        """(tile, word, stage)."""
-        words = self.weights.words
-        return Layout((self.block_tiles, words, self.stages), (words, 1, words * self.block_tiles))
+        """(tile, chunk, word, stage); TMA brings 256 words of each chunk at once."""
+        box, tiles, span = 256, self.block_tiles, self.span
+        halves = self.weights.words // box
+        words, step = (box, 1) if halves == 1 else ((box, halves), (1, box * span * tiles))
+        return Layout((tiles, span, words, self.stages), (box * span, box, step, box * span * tiles * halves))
 
     @property
     def smem_groups(self) -> Layout:
-        """(tile, group, column, stage) of scales or zeros."""
-        of_tile = self.parts * TILE
-        shape = (self.block_tiles, self.parts, TILE, self.stages)
-        return Layout(shape, (of_tile, TILE, 1, of_tile * self.block_tiles))
+        """(tile, group, column, stage) of scales or zeros; TMA brings them to multiples of 128 bytes."""
+        of_tile = self.parts * self.span * TILE
+        shape = (self.block_tiles, self.parts * self.span, TILE, self.stages)
+        return Layout(shape, (of_tile, TILE, 1, -(-of_tile * self.block_tiles // ROW) * ROW))
 
     @property
     def smem_d(self) -> ComposedLayout:
@@ -122,18 +153,21 @@ class WarpgroupPlan(WeightPlan):
     def group_bytes(self) -> int:
         """The bytes of scales and zeros in a stage."""
         beside = self.weights.scale.bytes + (self.weights.bits // 4 if self.arrays > 1 else 0)
-        return self.block_tiles * self.parts * TILE * beside
+        return self.block_tiles * self.parts * self.span * TILE * beside
 
     @property
     def stage_bytes(self) -> int:
         """The bytes that come to a stage."""
-        return CHUNK * self.tokens * 2 + self.block_tiles * self.weights.words * 4 + self.group_bytes
+        of_chunk = CHUNK * self.tokens * 2 + self.block_tiles * self.weights.words * 4
+        return of_chunk * self.span + self.group_bytes
 
     @property
     def shared_bytes(self) -> int:
         """The bytes of shared memory, with two mbarriers for each stage, and the sums of peers."""
+        sums = self.columns * self.tokens * 4
         results = ROWS * self.part.shape_mnk[1] * CONSUMERS * 2 if self.stores_boxes else 0
-        return self.stages * (self.stage_bytes + 16) + results + (self.peers - 1) * self.columns * self.tokens * 4
+        spare = ROW if self.shares > 1 else 0  # behind the zeros of a stage
+        return self.stages * (self.stage_bytes + spare + 16) + results + (self.peers + self.shares - 2) * sums
 
 
 class WeightWarpgroups(Family):
@@ -160,9 +194,9 @@ class WeightWarpgroups(Family):
         rows = [r for r in _ROWS_OF_X if r < 2 * problem.m or r == _ROWS_OF_X[0]]
         found = []
         for row in rows[-2:]:
-            for waves in (1, 2) if row <= 64 else (1,):
-                for peers in (1, *_PEERS):
-                    one = _configuration(problem, row, waves, peers, arch)
+            for columns in (64, 128, 256) if row <= 64 else (64, 128):
+                for peers in (1, *_PEERS) if columns > 64 else (1,):
+                    one = _configuration(problem, row, columns, peers, arch)
                     if one is not None:
                         found.append(one)
         return found
@@ -204,18 +238,19 @@ class WeightWarpgroups(Family):
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
-def _configuration(problem: Problem, rows: int, waves: int, peers: int, arch: Arch) -> WarpgroupConfiguration | None:
+def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: Arch) -> WarpgroupConfiguration | None:
     """Return a configuration with as many stages as shared memory holds, if K has work for all peers."""
-    columns = ROWS * CONSUMERS * waves
     tiles = -(-problem.m // rows) * -(-problem.n // columns) * problem.batch
     chunks = -(-problem.k // CHUNK)
     if peers > 1 and (tiles * peers > 132 or chunks < 4 * peers):
         return None
     one = WarpgroupConfiguration((rows, columns, CHUNK), (4 * CONSUMERS, 1), 1, 1, splits=peers)
     plan = warpgroup_plan(problem, one)
-    sums = plan.shared_bytes - plan.stage_bytes - 16
-    stages = (arch.shared_bytes_optin - _SPARE_BYTES - sums) // (plan.stage_bytes + 16)
-    return replace(one, stages=max(min(stages, _MOST_STAGES), 1))
+    each = replace(plan, stages=2).shared_bytes - plan.shared_bytes
+    stages = (arch.shared_bytes_optin - _SPARE_BYTES - plan.shared_bytes) // each + 1
+    stages = max(min(stages, _MOST_STAGES), 1)
+    # A consumer has every other stage: then it does not come to one two phases early.
+    return replace(one, stages=stages - stages % one.shares)
 
 
 @cache
@@ -239,11 +274,11 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
     assert weights is not None
     return WarpgroupPlan(
         weights,
-        columns // (ROWS * CONSUMERS),
+        max(columns // (ROWS * CONSUMERS), 1),
         columns // TILE,
         rows,
-        1,
-        make_tiled_mma(_instruction(problem.compute, rows, "RS"), (CONSUMERS, 1, 1)),
+        configuration.shares,
+        make_tiled_mma(_instruction(problem.compute, rows, "RS"), (CONSUMERS // configuration.shares, 1, 1)),
         ElementEpilogue.of(problem),
         configuration.stages,
         configuration.splits,

@@ -131,6 +131,7 @@ def on_host(name: str, b: tw.DType) -> Any:
 
 
 @pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.spread(4)
 def test_computed(name: str) -> None:
     """Sizes that no tile divides: A is zero beyond the end of K, whatever it would be there."""
     value, options = COMPUTED[name]
