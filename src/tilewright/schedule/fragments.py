@@ -519,8 +519,8 @@ def tile_view(
         if tiled is None:
             raise ScheduleError(
                 f"{Load(storage.array, place)} moves with {index} across the blocks of a layout of shared memory",
-                help=f"let tiles of {index} have a power of two of elements, or cache further inside; or give the cache "
-                "a plain layout, layout=Array.Layout.FIRST_MAJOR, where no warpgroup reads it",
+                help=f"let tiles of {index} have a power of two of elements, or cache further inside; or give the "
+                "cache a plain layout, layout=Array.Layout.FIRST_MAJOR, where no warpgroup reads it",
             )
         tile.append(tiled)
     offset: Any = 0

@@ -175,6 +175,14 @@ def test_elements_whose_places_are_read() -> None:
     assert np.array_equal(c, t[rows].astype(np.float32) @ b.astype(np.float32))
 
 
+def test_a_cache_that_converts() -> None:
+    """Threads fill a cache with A in another type, and compute A of what it keeps."""
+    plan, arrays = register_product((64, 64, 128), scaled(BF16), producer=False, tile=(64, 64, 64))
+    at = plan.caches.pop(0).at
+    plan.cache(arrays[0], index=at, pipeline_stages=2, element_type=F16)
+    run(plan, arrays, on_host("", BF16))
+
+
 def test_elements_at_quotients() -> None:
     """Two weights of 4 bits a byte, and a scale for each group of 32 along K."""
     P, S = Array(Role.INPUT, tw.uint8, (64, 32), name="P"), Array(Role.INPUT, F32, (64, 2), name="S")
