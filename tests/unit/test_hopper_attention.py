@@ -78,7 +78,9 @@ def test_softmax_runs_under_the_products(head: int, causal: bool) -> None:
     Source: FlashAttention 3, section 3.2, and its appendix B.2 on what the compiler makes of it.
     """
     _, block, args = arguments(head, causal)
-    module = MODULE.attention.lower(*args, arch="sm_90a", block=block).module
+    lowered = MODULE.attention.lower(*args, arch="sm_90a", block=block)
+    assert lowered.cuda.text.count("weights[i] = to_bfloat16(S[i]);") == 2  # a loop in a step, and behind the last one
+    module = lowered.module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources
     assert not re.search(r"C75\d\d", module.log), module.log
     if libraries.find_program("nvdisasm") is None:

@@ -125,7 +125,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     steps = plan.steps // plan.parts
     shares = Shares(plan) if plan.shares > 1 else None
     # The second consumer begins when the first one has converted its first item, and stays so far behind: then one
-    # multiplies while the other one adds.
+    # multiplies while the other one adds. Once: with short tiles the first may be several ahead.
     order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if shares is None else None
     state = ring.consumer()
     if shares is not None:
@@ -184,15 +184,17 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         chunk = (plan.items * step + item) * plan.shares + (consumer if plan.shares > 1 else 0)
         return chunk < chunks
 
+    is_first = True
     for row, column, batch, _split in works:
         first, last = works.steps(0, peers)
         tw.clear(acc)
         stage = take(plan, state)
-        if order is not None and consumer == 1:
+        if order is not None and is_first and consumer == 1:
             order.sync()
         dequantise(0, stage)
-        if order is not None and consumer == 0:
+        if order is not None and is_first and consumer == 0:
             order.arrive()
+        is_first = False
         for step in tw.range(first, last, unroll=1):
             held = stage
             begin(0, held, 0)

@@ -28,7 +28,7 @@ SM90A = Arch.parse("sm_90a")
 
 @pytest.fixture
 def compute(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that multiplies by a configuration (rows, columns, splits) of the family."""
+    """Return a function that multiplies by a configuration (rows, columns, splits) of the family, in two blocks."""
 
     def run(x: Any, weights: Any, rows: int, columns: int, splits: int = 1, **arguments: Any) -> Any:
         explained = tw.matmul.explain(x, weights, arch="sm_90a", **arguments)
@@ -38,7 +38,8 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Any:
             c for c in of_family if (*c.configuration.tile[:2], c.configuration.splits) == (rows, columns, splits)
         ]
         assert len(chosen) == 1, [str(c.configuration) for c in of_family]
-        monkeypatch.setattr(dispatch, "fastest", lambda *_: chosen[0])
+        few = replace(chosen[0], configuration=replace(chosen[0].configuration, blocks=2))
+        monkeypatch.setattr(dispatch, "fastest", lambda *_: few)
         entry._signature.cache_clear()
         try:
             return tw.matmul(x, weights, **arguments)
@@ -60,6 +61,9 @@ CASES = [
     (4, -1, 40, 300, 260, np.float16, "none", 64, 256, 1, None),
     (8, -1, 20, 40, 4200, BF16, "one", 32, 128, 8, np.float32),
     (4, 32, 130, 260, 140, BF16, "each", 128, 128, 1, None),  # several tiles along both modes
+    (4, 128, 8, 700, 128, BF16, "each", 8, 128, 1, None),  # three tiles a block, each shorter than the ring
+    (4, 128, 8, 300, 600, BF16, "none", 8, 64, 1, None),
+    (8, 128, 8, 1100, 100, np.float16, "none", 8, 256, 1, None),
 ]
 
 
