@@ -1,7 +1,6 @@
 """The family for many rows times weights of 4 or 8 bits: tiles through a ring of stages, dequantised in registers.
 
-The kernel is `_weights_kernel.multiply_weights`. `predict` is a formula that no measurement has corrected: on an H200
-only what it chose was timed, for 8192 x 8192 weights of 4 bits (`docs/quantized_weights.md`).
+The kernel is `_weights_kernel.multiply_weights`.
 """
 
 from __future__ import annotations

@@ -35,14 +35,14 @@ _GROUP = 8  # tiles along the columns of the weights before the next along the r
 _ROWS_OF_X = (8, 16, 32, 64, 128)
 _PEERS = (2, 4, 8)
 
-# What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, and the sums of a
-# group; the share of their peak that products reach; of their time at the peak what is added to conversions where no
-# two items are under way, and of a stage's way from the second-level cache what is added to products; the first stage,
-# a tile's results, and a cluster. From measurements on an H200 of 8192 x 8192 weights of 4 bits in groups of 128, of
-# the kernel before it had two items under way: those figures are estimates.
-_CONVERT_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.27, 0.03, 1.8
-_SHARE, _BESIDE, _FILLED = 0.8, 0.6, 0.15
-_START_US, _TILE_US, _CLUSTER_US = 3.0, 1.5 / (128 * 128), 0.9
+# What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
+# under way and with one, and the sums of a group; the share of their time at the peak that products add to that, and
+# the share of the peak that they reach on all multiprocessors; the first stage, a tile's results, and sums of others.
+# Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in groups of 128; bytes and other
+# groups are estimates.
+_CONVERT_US, _CONVERT_ONE_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.03, 1.8
+_BESIDE, _POWER, _ISSUED = 0.63, 0.72, 0.96
+_START_US, _TILE_US, _SUMS_US = 3.5, 1.5 / (128 * 128), 0.9
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300  # as in hopper.py
 
 
@@ -234,15 +234,15 @@ class WeightWarpgroups(Family):
         rate = machine.rate(problem.compute)
         assert rate is not None, machine.gpu.name
         is_slow = plan.weights.bits == 8 and problem.compute is bfloat16  # bytes go through float32
-        convert = n / 128 * (_CONVERT_US * (_BYTES_OF_BFLOAT16 if is_slow else 1.0) + plan.parts * _GROUP_US)
+        convert = (_CONVERT_US if plan.overlaps else _CONVERT_ONE_US) * (_BYTES_OF_BFLOAT16 if is_slow else 1.0)
         products = 2 * m * n * CHUNK / rate
-        if not plan.overlaps:
-            convert += _BESIDE * products
+        share = min(_POWER * machine.multiprocessors / min(tiles, machine.multiprocessors), _ISSUED)
+        step = max(n / 128 * (convert + plan.parts * _GROUP_US) + _BESIDE * products, products / share)
         filled = plan.stage_bytes / plan.span / min(_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL / min(tiles, 132))
         filled /= machine.gpu.clock / 1e6
         chunks = -(-problem.k // (CHUNK * plan.chunks * plan.peers)) * plan.chunks
-        finish = m * n * _TILE_US + _CLUSTER_US * (plan.peers > 1)
-        compute = _START_US + waves * (chunks * max(convert, products / _SHARE + _FILLED * filled, filled) + finish)
+        finish = m * n * _TILE_US + _SUMS_US * (plan.peers > 1 or plan.shares > 1)
+        compute = _START_US + waves * (chunks * max(step, filled) + finish)
         return Prediction(tiles, 1, waves, compute, problem.bytes / machine.bandwidth + _START_US)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
