@@ -263,6 +263,7 @@ ATTENTIONS = (
     (4, 32, 8, 4096, 128, True),
     (2, 8, 8, 8192, 256, False),
 )
+DECODE = 32, 32, 8, 8192, 128  # batch, heads, heads of keys, keys, elements of a head
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
 
@@ -306,6 +307,17 @@ def attention_case(case: tuple[int, int, int, int, int, bool], is_backward: bool
     }
 
 
+def decode_case() -> Row:
+    """Measure one new token of each sequence: the rate at which keys and values are read."""
+    batch, heads, shared, keys, head = DECODE
+    q, k, v = normal(batch, heads, 1, head), *(normal(batch, shared, keys, head) for _ in "kv")
+    out = torch.full_like(q, float("nan"))
+    runs = {name: partial(by_backend(name, False, True), q, k, v) for name in BACKENDS}
+    runs["tilewright"] = lambda: tw.attention(q, k, v, out=out)
+    runs["tw.torch"] = lambda: tw.torch.attention(q, k, v)
+    return measure(bytes_of(k, v), runs, runs["cudnn"](), k)
+
+
 def attention() -> Cases:
     """Measure attention and its gradients against torch's backends."""
     for case in ATTENTIONS:
@@ -313,6 +325,8 @@ def attention() -> Cases:
         name = f"attention {batch} x {heads}/{shared} x {tokens} x {head}" + (", causal" if causal else "")
         yield name, partial(attention_case, case, False)
         yield f"{name}, backward", partial(attention_case, case, True)
+    batch, heads, shared, keys, head = DECODE
+    yield f"attention of a new token, {batch} x {heads}/{shared} x {keys} x {head}", decode_case
 
 
 class Block(torch.nn.Module):

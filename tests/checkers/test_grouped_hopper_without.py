@@ -21,13 +21,11 @@ from tilewright.kernels.hopper_plan import HopperConfiguration
 # Several tiles for each block, and groups that end between tiles. The last tile is stored by TMA.
 COOPERATIVE = HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=1)
 PING_PONG = HopperConfiguration((64, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=1)
-CLUSTER = HopperConfiguration((128, 64, 64), (8, 1), 2, 2, cluster=2, blocks=2)
 CASES = {
     "rows, cooperative": ("M", COOPERATIVE, (406, 136, 200), [150, 406]),
     "rows, ping-pong": ("M", PING_PONG, (268, 136, 104), [140, 268]),
     "K, cooperative": ("K", COOPERATIVE, (450, 136, 72), [190, 440]),
     "K, ping-pong": ("K", PING_PONG, (230, 136, 72), [100, 220]),
-    "K, cluster": ("K", CLUSTER, (450, 200, 72), [190, 440]),
 }
 
 

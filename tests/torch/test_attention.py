@@ -38,6 +38,7 @@ def test_gradients_of_every_input_and_of_the_sums() -> None:
         torch.autograd.grad(first.sum(), q)
 
 
+@pytest.mark.slow
 def test_gradients_of_ragged_batches() -> None:
     q, k, v = (numbers(5, h, 4) for h in (2, 1, 1))
     offsets = torch.tensor([0, 2, 5])
@@ -155,7 +156,7 @@ MODULES: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 }
 
 
-SLOW = ("other keys", "causal", "weights", "no projected keys")
+SLOW = ("batch first", "other keys", "causal", "weights", "no projected keys")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in MODULES])

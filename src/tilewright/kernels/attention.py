@@ -164,25 +164,42 @@ def attention(
 
 
 def _forward(problem: Problem, out: Operand, lse: Operand | None) -> None:
-    q, v = problem.q, problem.v
-    views = [problem.heads(x) for x in (out, q, problem.k, v)]
+    views = [problem.heads(x) for x in (out, problem.q, problem.k, problem.v)]
     numbers = None if lse is None else problem.numbers(lse)
-    sides = np.int32(problem.left), np.int32(problem.right)
+    problem, views, numbers = _with_heads_as_tokens(problem, views, numbers)
     if family_of(problem, views) == "hopper":
         by_warpgroups(problem, views, numbers)
         return
-    plan = plan_for(
-        q.dtype,
-        q.shape[-1],
-        v.shape[-1],
-        alignment_of(views[1:]),
-        max(views[1].shape[2], views[2].shape[2]),
-        arch_of(q),
-        False,
-    )
+    _, q, k, v = views
+    longest = max(q.shape[2], k.shape[2])
+    plan = plan_for(q.dtype, q.shape[3], v.shape[3], alignment_of((q, k, v)), longest, arch_of(problem.q), False)
     launcher(attend, blocks_of(problem, q, plan.rows), plan.threads)(
-        views[0], numbers, *views[1:], *problem.sequences.views(), problem.factor, *sides, plan
-    )
+        views[0], numbers, *views[1:], *problem.sequences.views(),
+        problem.factor, np.int32(problem.left), np.int32(problem.right), plan,
+    )  # fmt: skip
+
+
+def _with_heads_as_tokens(
+    problem: Problem, views: list[View], lse: View | None
+) -> tuple[Problem, list[View], View | None]:
+    """Return a call of one token, which sees all keys, with the heads that share keys as its tokens.
+
+    A tile then has all of them, and keys are read once.
+    """
+    _, q, k, _ = views
+    shared = k.shape[1]
+    if problem.is_ragged or q.shape[2] != 1 or q.shape[1] == shared or problem.left < k.shape[2] or 0 in k.shape:
+        return problem, views, lse
+
+    def packed(x: View) -> View:
+        batch, heads, _, *head = x.shape
+        of_batch, of_head, _, *of_element = x.strides
+        group = heads // shared
+        shape, strides = (batch, shared, group, *head), (of_batch, group * of_head, of_head, *of_element)
+        return type(x)(x.pointer, shape, strides, x.dtype, x.device, x.writable, x.owner, x.stream)
+
+    found = [packed(x) for x in views[:2]] + views[2:]
+    return replace(problem, right=UNLIMITED), found, None if lse is None else packed(lse)
 
 
 def family_of(problem: Problem, views: Sequence[View]) -> str:
@@ -288,10 +305,9 @@ def _gradients_by_tiles(problem: Problem, found: Sequence[View], grad: View, top
     dq, dk, dv = found
     # Where there is nothing to add up, gradients are zeros; what has no elements is not computed.
     if 0 not in dq.shape:
-        launcher(gradient_of_tokens, blocks_of(problem, problem.q, plan.rows), plan.threads)(dq, q, grad, k, v, *rest)
+        launcher(gradient_of_tokens, blocks_of(problem, dq, plan.rows), plan.threads)(dq, q, grad, k, v, *rest)
     if 0 not in dk.shape:
-        blocks = blocks_of(problem, problem.k, plan.rows)
-        launcher(gradients_of_keys, blocks, plan.threads)(dk, dv, k, v, q, grad, *rest)
+        launcher(gradients_of_keys, blocks_of(problem, dk, plan.rows), plan.threads)(dk, dv, k, v, q, grad, *rest)
 
 
 def gradients_on_hopper(
@@ -317,12 +333,12 @@ def arch_of(x: Operand) -> Arch:
     return default_arch() if isinstance(device, str) else driver.device_properties(device).arch
 
 
-def blocks_of(problem: Problem, x: Operand, rows: int) -> int:
+def blocks_of(problem: Problem, x: View, rows: int) -> int:
     """Return how many blocks take the tiles of x's tokens."""
-    view = problem.heads(x)
+    batch, heads, tokens, _ = x.shape
     if problem.is_ragged:
-        return view.shape[1] * (view.shape[2] // rows + problem.count)
-    return view.shape[0] * view.shape[1] * -(-view.shape[2] // rows)
+        return heads * (tokens // rows + problem.count)
+    return batch * heads * -(-tokens // rows)
 
 
 def alignment_of(views: Sequence[View]) -> int:

@@ -281,11 +281,10 @@ class ConsumerState(_State):
         self.advance()
         return stage
 
-    def give_back(self, stage: Any, *, wrote: bool = False) -> None:
+    def give_back(self, stage: Any) -> None:
         """Hand a stage back to the producer, by one lane, when all lanes of the warp have read it.
 
-        In a ring that blocks of a cluster fill together, one lane arrives for each block. With `wrote` threads have
-        written to the stage, too, and the arrivals tell of that.
+        In a ring that blocks of a cluster fill together, one lane arrives for each block.
         """
         sync_warp()
         empty, blocks = self.ring.empty[stage], self.ring.blocks
@@ -293,7 +292,7 @@ class ConsumerState(_State):
             branch(elect_one(), empty.arrive)
         else:
             lane = as_scalar(lane_id(), int32)
-            branch(lane < blocks, lambda: empty.at_rank(lane).arrive(relaxed=self.relaxed and not wrote))
+            branch(lane < blocks, lambda: empty.at_rank(lane).arrive(relaxed=self.relaxed))
 
     def read(self) -> ConsumerState:
         """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""
@@ -312,11 +311,8 @@ class ConsumerState(_State):
             self.last = self.stage
         self.advance()
 
-    def release(self, *, wrote: bool = False) -> None:
-        """Give back the stage that was read last, where stages are given back one tile behind.
-
-        With `wrote` threads have written to it: a part that is not to be multiplied, say.
-        """
+    def release(self) -> None:
+        """Give back the stage that was read last, where stages are given back one tile behind."""
         last = self.last
-        branch(last >= 0, lambda: self.give_back(last, wrote=wrote))
+        branch(last >= 0, lambda: self.give_back(last))
         self.last = -1
