@@ -190,7 +190,7 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
     ),
     "stream_k": (lambda: stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192), 25),
 }  # fmt: skip
-SLOW = ("ping_pong", "promoted", "cluster", "stream_k")
+SLOW = ("persistent", "ping_pong", "promoted", "cluster", "stream_k")
 
 
 def stream_k(c: np.ndarray, k: int, blocks: int = 2) -> np.ndarray:

@@ -204,6 +204,7 @@ def test_the_fast_plan_is_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("extents", "stages"), covering([(128, 256, 64), (384, 256, 320), (256, 512, 128)], [2, 3], of=1)
 )
+@pytest.mark.spread(2)
 def test_the_fast_plan_takes_multiples_of_its_tile(extents: tuple[int, int, int], stages: int) -> None:
     """Fewer tiles of K than stages, as many and more; a group that is not full. Whole numbers, so that sums are exact."""
     m, n, k = extents
