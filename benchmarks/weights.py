@@ -25,13 +25,19 @@ import torch
 from benchmarks.timing import interleaved, machine
 
 import tilewright as tw
+from tilewright.arch import Arch
+from tilewright.kernels import grouped
 from tilewright.kernels.arguments import NAMES, ArrangedProblem, Inputs, Options, arrange_problem
 from tilewright.kernels.choice import all_candidates
 from tilewright.kernels.dispatch import machine_of, plan_call
+from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
+from tilewright.kernels.grouped_plan import GroupedPlan
+from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.kernels.weight_arguments import arrange_weights
+from tilewright.launch import Launcher
 from tilewright.runtime.arrays import describe
 
-ROWS = (1, 8, 16, 32, 64, 128, 512, 4096)
+ROWS = (1, 8, 16, 32, 64, 128, 4096)
 TOKENS = (512, 8192, 32768)
 FEW = (1, 8, 16)
 MATRICES = ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (7168, 2048), (576, 7168))  # N, K
@@ -133,6 +139,27 @@ def few_rows(each: bool) -> dict[str, Any]:
     return results
 
 
+class Told(GroupedHopper):
+    """The Hopper family of grouped products, which remembers the configuration that it launched last."""
+
+    configuration = "multistage"
+
+    def launch(self, problem: RaggedProblem, c: HopperConfiguration, arch: Arch) -> tuple[Launcher, GroupedPlan]:
+        self.configuration = f"hopper, {c}"
+        return super().launch(problem, c, arch)
+
+
+def configuration_of(call: Callable[[], object]) -> str:
+    """Return the configuration that a grouped product takes."""
+    family, before = Told(), grouped.HOPPER
+    grouped.HOPPER = family
+    try:
+        call()
+    finally:
+        grouped.HOPPER = before
+    return family.configuration
+
+
 def groups(each: bool) -> dict[str, Any]:
     """Time grouped products: forward, and the gradients of the rows and of the weights."""
     k, n, experts = 4096, 14336, len(UNEVEN)
@@ -180,8 +207,9 @@ def groups(each: bool) -> dict[str, Any]:
             times = interleaved(runs)
             times["tw.grouped_matmul"] |= {"error": error}
             row = f"grouped, {kind}: {tokens} rows, {experts} experts of {k} -> {n}"
-            results[row] = {"times": times}
-            report(row, times, "tw.grouped_matmul")
+            chosen = configuration_of(runs["tw.grouped_matmul"])
+            results[row] = {"chosen": chosen, "times": times}
+            report(f"{row}, {chosen}", times, "tw.grouped_matmul")
     return results
 
 

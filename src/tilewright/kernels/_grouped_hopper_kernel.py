@@ -4,7 +4,8 @@ Device code, traced into kernels. The tiles are dealt by `Groups`, and what a ti
 Hopper kernel of `tw.matmul`. Only the device knows where groups begin, and they begin anywhere:
 
     ragged M    tiles of A begin at the group's first row. The last ones have rows of the next group, whose results are
-                not stored: what overhangs the group leaves from registers under a guard, all else by TMA.
+                not stored: a consumer whose 64 rows reach over the group's end writes those before it from shared
+                memory by 16 bytes, and all else is stored by TMA.
     ragged K    tiles of A and B begin at the group's first index. Of the last one the indices behind the group's end
                 are set to 0 in shared memory, in both operands, because a 0 of one times a NaN of the other is NaN.
 """
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._grouped_kernel import Ends, part_of
-from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order, gather, meet, of_part
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, of_part
+from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, ROWS, WARPGROUP
 
 _CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2
 
@@ -30,26 +31,23 @@ def grouped_warpgroups(D, A, B, offsets, plan: tw.constexpr):
     sA, sB = tw.shared(A.dtype, own.smem_a), tw.shared(B.dtype, own.smem_b)
     sD = tw.shared(D.dtype, own.smem_d) if own.stores_boxes else None
     readers = 4 if own.is_ping_pong else 4 * CONSUMERS
-    ring = tw.pipeline(own.stages, consumers=readers, bytes=own.stage_bytes, blocks=own.cluster)
-    order = Order() if own.is_ping_pong else None
-    meet(own)  # the barriers are there
-    rank = tw.block_rank_in_cluster() if own.cluster > 1 else 0
+    ring = tw.pipeline(own.stages, consumers=readers, bytes=own.stage_bytes)
+    turns = tw.mbarrier(4, stages=CONSUMERS) if own.is_ping_pong else None  # who may multiply
+    tw.sync_threads()  # the barriers are there
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(PRODUCER_REGISTERS)
         if tw.thread_idx.x == 0:
-            bring(plan, Products(plan, D, A, offsets), ring.producer(), A, B, sA, sB, rank)
+            bring(plan, Products(plan, D, A, offsets), ring.producer(), A, B, sA, sB)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         products = Products(plan, D, A, offsets)
         if own.is_ping_pong:
-            alternate(plan, products, ring, order, sA, sB, sD, D, rank)
+            alternate(plan, products, ring, turns, sA, sB, sD, D)
         else:
-            cooperate(plan, products, ring, sA, sB, sD, D, rank)
-            if own.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
-                tw.tma_store_wait(0)  # the buffer is there until its last store has read it
-    if own.cluster > 1:
-        tw.cluster_sync()  # the other block may still arrive here
+            cooperate(plan, products, ring, sA, sB, sD, D)
+        if own.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)  # the buffers are there until the last stores have read them
 
 
 class Products:
@@ -60,25 +58,26 @@ class Products:
         self.ends = Ends(plan, offsets, D.shape, A.shape)
         # Rows behind the last group get sums of nothing.
         count = self.groups + (1 if plan.ragged == "M" else 0)
-        block, blocks = tw.block_idx.x, tw.grid_dim.x
-        if plan.plan.cluster > 1:
-            block, blocks = tw.cluster_idx.x, blocks // plan.plan.cluster
-        self.tiles = plan.scheduler(count, self.ends.tiles, block=block, blocks=blocks)
+        self.tiles = plan.scheduler(count, self.ends.tiles)
 
     def steps(self, group):
         """Return the tiles of K."""
         depth = self.plan.plan.tile[2]
         if self.plan.ragged == "K":
-            return tw.ceil_div(self.ends.end - self.ends.begin, depth)
+            return tw.ceil_div(self.depth(), depth)
         return tw.where(group < self.groups, tw.ceil_div(self.k, depth), 0)
 
-    def left(self, k_tile):
-        """Return how many indices of K the group has from a tile of K on."""
-        return self.ends.end - self.ends.begin - k_tile * self.plan.plan.tile[2]
+    def rows(self, row):
+        """Return how many rows of a ragged M the group has from a tile on."""
+        return self.ends.end - self.ends.begin - row * self.plan.plan.tile[0]
+
+    def depth(self):
+        """Return how many indices of a ragged K the group has."""
+        return self.ends.end - self.ends.begin
 
 
 @tw.function
-def bring(plan, products, state, A, B, sA, sB, rank):
+def bring(plan, products, state, A, B, sA, sB):
     """Fill the stages with the tiles of A and B, in the order in which they are multiplied."""
     own = plan.plan
     m, n, k = own.tile
@@ -92,22 +91,17 @@ def bring(plan, products, state, A, B, sA, sB, rank):
             columns, matrix = tw.domain_offset((0, first, 0), tw.guarded(B)), 0
         for k_tile in range(products.steps(group)):
             with state.fill() as (stage, full):
-                tile = tw.local_tile(rows, (m, k), (own.cluster * row + rank, k_tile))
+                tile = tw.local_tile(rows, (m, k), (row, k_tile))
                 tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
-                part = n // own.cluster, k
-                tile = tw.local_tile(columns, (*part, 1), (own.cluster * column + rank, k_tile, matrix))[:, :, 0]
-                if own.cluster == 1:
-                    tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sB[:, :, stage], barrier=full)
-                else:
-                    ours, mask = tw.local_tile(sB[:, :, stage], part, (rank, 0)), (1 << own.cluster) - 1
-                    tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, tile, ours, barrier=full, mask=mask)
+                tile = tw.local_tile(columns, (n, k, 1), (column, k_tile, matrix))[:, :, 0]
+                tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sB[:, :, stage], barrier=full)
 
 
 # --- multiplying ---------------------------------------------------------------------------------------------
 
 
 @tw.function
-def cooperate(plan, products, ring, sA, sB, sD, D, rank):
+def cooperate(plan, products, ring, sA, sB, sD, D):
     """Compute tiles of which each consumer has half of the rows."""
     own, consumer = plan.plan, tw.warpgroup_id() - 1
     thread = own.mma.get_slice(tw.thread_idx.x - WARPGROUP)
@@ -115,14 +109,15 @@ def cooperate(plan, products, ring, sA, sB, sD, D, rank):
     acc = tw.registers(own.mma.atom.dtype_c, own.mma.partition_shape(own.tile[:2], "C"))
     state = ring.consumer(behind=1)
     for group, row, column in products.tiles:
-        multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group))
+        rows = products.rows(row) - consumer * ROWS
+        multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group), rows)
         tw.wgmma_wait(0)
-        state.release(wrote=plan.ragged == "K")
-        finish(plan, products, acc, sD, D, (own.cluster * row + rank, column, group), consumer)
+        state.release()
+        finish(plan, products, acc, sD, D, (row, column, group), consumer)
 
 
 @tw.function
-def alternate(plan, products, ring, order, sA, sB, sD, D, rank):
+def alternate(plan, products, ring, turns, sA, sB, sD, D):
     """Compute a tile in each consumer, one multiplying while the other one stores."""
     own, consumer = plan.plan, tw.warpgroup_id() - 1
     other = 1 - consumer
@@ -135,18 +130,13 @@ def alternate(plan, products, ring, order, sA, sB, sD, D, rank):
     for group, row, column in products.tiles:
         steps = products.steps(group)
         if turn == consumer:
-            order.multiplies[consumer].wait(parity)
-            multiply(plan, products, state, tA, tB, sA, sB, acc, steps)
+            turns[consumer].wait(parity)
+            multiply(plan, products, state, tA, tB, sA, sB, acc, steps, products.rows(row))
             if tw.lane_id() == 0:
-                order.multiplies[other].arrive()
+                turns[other].arrive()
             tw.wgmma_wait(0)
-            state.release(wrote=plan.ragged == "K")
-            order.stores[consumer].wait(parity)
-            finish(plan, products, acc, sD, D, (own.cluster * row + rank, column, group), 0)
-            if tw.thread_idx.x % WARPGROUP == 0:
-                if own.stores_boxes:
-                    tw.tma_store_wait(0)  # the store has read the buffer
-                order.stores[other].arrive()
+            state.release()
+            finish(plan, products, acc, sD, D, (row, column, group), 0)
             parity = parity ^ 1
         else:
             state.advance(steps)
@@ -154,15 +144,44 @@ def alternate(plan, products, ring, order, sA, sB, sD, D, rank):
 
 
 @tw.function
-def multiply(plan, products, state, tA, tB, sA, sB, acc, steps):
-    """Multiply tiles of K; the last products are still under way behind it."""
+def multiply(plan, products, state, tA, tB, sA, sB, acc, steps, rows):
+    """Multiply tiles of K; the last products are still under way behind it.
+
+    Of a ragged M the group has `rows` more rows from the first one of the consumer's on. Instructions for what is
+    behind them only are left out.
+    """
+    own = plan.plan
+    waves, across = tw.size(acc.shape[1]), ROWS * own.mma.size // WARPGROUP
     if steps == 0:
         tw.clear(acc)
+    if plan.ragged == "K" or rows > (waves - 1) * across:
+        multiply_waves(plan, products, state, tA, tB, sA, sB, acc, steps)
+    elif waves == 2 and rows > 0:
+        first_a, first = (x.map_layout(first_wave) for x in (tA, acc))
+        multiply_waves(plan, products, state, first_a, tB, sA, sB, first, steps)
+    else:
+        for _ in range(steps):
+            with state.read() as _:
+                pass
+
+
+def first_wave(layout):
+    """Return a fragment's layout for the first of two instructions along M."""
+    if isinstance(layout, tw.ComposedLayout):
+        return tw.ComposedLayout(layout.outer, layout.offset, first_wave(layout.inner))
+    value, _, *rest = layout.shape
+    return tw.Layout((value, 1, *rest), layout.stride)
+
+
+@tw.function
+def multiply_waves(plan, products, state, tA, tB, sA, sB, acc, steps):
+    """Multiply tiles of K of all rows that a fragment has."""
+    depth = plan.plan.tile[2]
     for k_tile in range(steps):
         with state.read() as stage:
             if plan.ragged == "K":
-                left = products.left(k_tile)
-                if left < plan.plan.tile[2]:
+                left = products.depth() - k_tile * depth
+                if left < depth:
                     cut(plan, sA[:, :, stage], sB[:, :, stage], left)
             tw.wgmma_fence()
             tw.gemm(plan.plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > 0)
@@ -198,8 +217,11 @@ def cut(plan, sA, sB, left):
 
 
 @tw.function
-def finish(plan, products, acc, sD, D, place, consumer):
-    """Write the results of a consumer's accumulators, a part at a time: those that the group has."""
+def finish(plan, products, acc, sD, D, place, first):
+    """Write the results of a consumer's accumulators, a part at a time: those that the group has.
+
+    The consumer has the rows of instructions from number `first` of a tile on.
+    """
     own, (row, column, group) = plan.plan, place
     m, n, _ = own.tile
     rows, columns = own.part.tiler_mn
@@ -214,7 +236,7 @@ def finish(plan, products, acc, sD, D, place, consumer):
     else:
         whole, matrix = tw.guarded(D), D[:, :, group]
     for wave in tw.static_range(waves):
-        down = (row * waves + wave) * groups + consumer
+        down = (row * waves + wave) * groups + first
         left = end - begin - down * rows if plan.ragged == "M" else rows
         if left > 0:
             for part in tw.static_range(parts):
@@ -223,22 +245,34 @@ def finish(plan, products, acc, sD, D, place, consumer):
                 for i in tw.static_range(count):
                     out[i] = of_part(acc, i, wave, part * count).to(D.dtype)
                 if own.stores_boxes:
-                    # In ping-pong the other consumer has told that the buffer is free.
-                    gather(own, out, sD[:, :, consumer], own.is_ping_pong and wave == part == 0)
+                    buffer = sD[:, :, plan.buffers * (tw.warpgroup_id() - 1) + part % plan.buffers]
+                    gather(plan, out, buffer)
                     if left < rows:
-                        store_rows(sD[:, :, consumer], tw.local_tile(matrix, (rows, columns), where, guard=True))
+                        store_rows(buffer, tw.local_tile(matrix, (rows, columns), where, guard=True))
                     elif tw.thread_idx.x % WARPGROUP == 0:
                         if plan.ragged == "M":
                             tile = tw.local_tile(whole, (rows, columns), where)
                         else:
                             tile = tw.local_tile(whole, (rows, columns, 1), (*where, group))[:, :, 0]
-                        tw.copy(tw.atoms.SM90_TMA_STORE, sD[:, :, consumer], tile)
-                        tw.tma_store_commit()
+                        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
+                    if tw.thread_idx.x % WARPGROUP == 0:
+                        tw.tma_store_commit()  # one group for each part, if it has a store or not
                 else:
                     tile = tw.local_tile(matrix, (rows, columns), where, guard=True)
                     tw.copy(out, thread.partition_C(tile))
-            if own.stores_boxes and own.is_ping_pong and left < rows:
-                tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
+
+
+@tw.function
+def gather(plan, out, buffer):
+    """Write a part of the results to one of the consumer's buffers, when that is free."""
+    ours = tw.named_barrier(tw.warpgroup_id(), WARPGROUP)
+    writer = plan.plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
+    if tw.thread_idx.x % WARPGROUP == 0:
+        tw.tma_store_wait(plan.buffers - 1)  # the last store from here has read it
+    ours.sync()
+    tw.copy(plan.plan.write, writer.retile_S(out), writer.partition_D(buffer))
+    tw.fence_proxy_async()
+    ours.sync()
 
 
 @tw.function

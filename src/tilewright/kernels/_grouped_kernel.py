@@ -72,7 +72,8 @@ class Ends:
     def __init__(self, plan, offsets, extents_of_d, extents_of_a):
         self.plan, self.offsets = plan, offsets
         self.rows, self.columns = extents_of_d[0], extents_of_d[1]
-        self.all = self.rows if plan.ragged == "M" else extents_of_a[1]
+        # Extents are int64 where an array has more than 2^31 elements; one of them alone is not as large.
+        self.all = (self.rows if plan.ragged == "M" else extents_of_a[1]).to(tw.int32)
         self.begin, self.end = 0, 0
 
     @tw.function
@@ -84,7 +85,7 @@ class Ends:
             end = tw.minimum(tw.maximum(self.offsets[group], self.begin), self.all).to(tw.int32)
         self.end = end
         rows = self.end - self.begin if self.plan.ragged == "M" else self.rows
-        m, n = self.plan.tile
+        m, n, _ = self.plan.plan.tile
         return tw.ceil_div(rows, m), tw.ceil_div(self.columns, n)
 
 

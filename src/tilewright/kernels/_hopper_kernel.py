@@ -217,7 +217,7 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, operands, alpha
     tA, tB = thread.partition_A(sA), thread.partition_B(sB)
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
     partial = tw.registers(acc.dtype, acc.shape) if plan.promotes else None
-    state = ring.consumer(behind=0 if plan.promotes else 1)
+    state = ring.consumer(behind=0 if plan.promotes else 1, relaxed=True)
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
         multiply(plan, state, tA, tB, acc, partial, first, last)
@@ -310,8 +310,7 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
             if plan.stores_boxes:
                 # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
                 is_free = (plan.is_ping_pong or plan.peers > 1) and wave == part == 0
-                tile = tw.local_tile(D, (rows, columns, 1), (*where, batch), guard=True)[:, :, 0]
-                store_boxes(plan, out, sD[:, :, consumer], tile, is_free)
+                store_boxes(plan, out, sD[:, :, consumer], D, (*where, batch), is_free)
             else:
                 tile = tw.local_tile(D[:, :, batch], (rows, columns), where, guard=True)
                 tw.copy(out, thread.partition_C(tile))
@@ -331,24 +330,19 @@ def load_part(plan, thread, tensor, where):
 
 
 @tw.function
-def store_boxes(plan, out, buffer, tile, is_free):
-    """Write a part of the results to shared memory, when it is free, and begin its store to `tile` by TMA."""
-    gather(plan, out, buffer, is_free)
-    if tw.thread_idx.x % WARPGROUP == 0:
-        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
-        tw.tma_store_commit()
-
-
-@tw.function
-def gather(plan, out, buffer, is_free):
-    """Write a part of the results to shared memory, when it is free, for the consumer and for bulk copies."""
+def store_boxes(plan, out, buffer, D, where, is_free):
+    """Write a part of the results to shared memory, when it is free, and begin its store by TMA."""
     group = tw.warpgroup_id()
-    ours = tw.named_barrier(group, WARPGROUP)
+    ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
     writer = plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
     if not is_free:
-        if tw.thread_idx.x % WARPGROUP == 0:
+        if is_leader:
             tw.tma_store_wait(0)  # the store before has read the buffer
         ours.sync()
     tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
     tw.fence_proxy_async()
     ours.sync()
+    if is_leader:
+        tile = tw.local_tile(D, (*plan.part.tiler_mn, 1), where, guard=True)[:, :, 0]
+        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
+        tw.tma_store_commit()

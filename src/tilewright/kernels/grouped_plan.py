@@ -19,7 +19,7 @@ class GroupedPlan:
     """Which mode is ragged, in which order tiles come, and a tile's plan.
 
     For lists of matrices: element types of D, A and B, their unit modes and least alignments. For the Hopper kernel:
-    the contiguous modes of A and B.
+    the contiguous modes of A and B, and how many buffers each consumer has for results that leave by TMA.
     """
 
     ragged: Ragged
@@ -29,6 +29,7 @@ class GroupedPlan:
     units: tuple[int | None, ...] = ()
     alignments: tuple[int, ...] = ()
     majors: tuple[str, ...] = ()
+    buffers: int = 1
 
     def __hash__(self) -> int:
         return self._hash
@@ -36,9 +37,3 @@ class GroupedPlan:
     @cached_property
     def _hash(self) -> int:
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """The rows and columns of D that are dealt as one: a tile, or those of a cluster's blocks."""
-        m, n, _ = self.plan.tile
-        return (m * self.plan.cluster, n) if isinstance(self.plan, HopperPlan) else (m, n)
