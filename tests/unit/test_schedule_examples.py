@@ -38,9 +38,11 @@ def cases_of(path: Path) -> list[Case]:
     return cases
 
 
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_cases(path: Path) -> None:
-    for report in [run_case(case, "sim") for case in cases_of(path)]:
+def test_cases(path: Path, every: int) -> None:
+    """Every second case in the suite, and all of them in the slow tests."""
+    for report in [run_case(case, "sim") for case in cases_of(path)[::every]]:
         assert report.passed, (report.name, report.failure)
         assert report.error is not None and report.error <= (report.limit or 0.0), report.name
 

@@ -28,7 +28,7 @@ def test_every_file_has_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")
