@@ -52,7 +52,7 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     # Agents that are behind in the program run first. So the consumer that comes to its tile later is not early even if
     # nobody tells it to wait, nor is one without rows, which only hands stages back. Other orders need not be so kind.
     waits = [op for _, op in places if isinstance(op, MbarrierWait)]
-    spare += [op for op in waits if op.buffer.name == "turns"]
+    spare += [op for op in waits if op.buffer.name == "multiplies"]
     if name == "rows, cooperative":
         spare += [op for op in waits if op.buffer.name == "full"][1:]
     wrong = []

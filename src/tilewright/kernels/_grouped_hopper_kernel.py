@@ -1,4 +1,4 @@
-"""The Hopper kernel for ragged groups: blocks that stay, a producer by TMA, warpgroups that multiply.
+"""The Hopper kernels for groups: blocks that stay, a producer by TMA, warpgroups that multiply.
 
 Device code, traced into kernels. The tiles are dealt by `Groups`, and what a tile is made of are the pieces of the
 Hopper kernel of `tw.matmul`. Only the device knows where groups begin, and they begin anywhere:
@@ -8,6 +8,8 @@ Hopper kernel of `tw.matmul`. Only the device knows where groups begin, and they
                 memory by 16 bytes, and all else is stored by TMA.
     ragged K    tiles of A and B begin at the group's first index. Of the last one the indices behind the group's end
                 are set to 0 in shared memory, in both operands, because a 0 of one times a NaN of the other is NaN.
+    lists       each product has tensor maps of its own for A and B, which the producer's warp makes; results leave by
+                16 bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def grouped_warpgroups(D, A, B, offsets, plan: tw.constexpr):
     sD = tw.shared(D.dtype, own.smem_d) if own.stores_boxes else None
     readers = 4 if own.is_ping_pong else 4 * CONSUMERS
     ring = tw.pipeline(own.stages, consumers=readers, bytes=own.stage_bytes)
-    turns = tw.mbarrier(4, stages=CONSUMERS) if own.is_ping_pong else None  # who may multiply
+    multiplies = tw.mbarrier(4, stages=CONSUMERS) if own.is_ping_pong else None  # who may multiply
     tw.sync_threads()  # the barriers are there
 
     if tw.warpgroup_id() == 0:
@@ -43,7 +45,7 @@ def grouped_warpgroups(D, A, B, offsets, plan: tw.constexpr):
         tw.set_registers(CONSUMER_REGISTERS)
         products = Products(plan, D, A, offsets)
         if own.is_ping_pong:
-            alternate(plan, products, ring, turns, sA, sB, sD, D)
+            alternate(plan, products, ring, multiplies, sA, sB, sD, D)
         else:
             cooperate(plan, products, ring, sA, sB, sD, D)
         if own.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
@@ -61,7 +63,7 @@ def listed_warpgroups(addresses_d, addresses_a, addresses_b, table, room, plan: 
     sD = tw.shared(plan.dtypes[0], own.smem_d) if own.stores_boxes else None
     readers = 4 if own.is_ping_pong else 4 * CONSUMERS
     ring = tw.pipeline(own.stages, consumers=readers, bytes=own.stage_bytes)
-    turns = tw.mbarrier(4, stages=CONSUMERS) if own.is_ping_pong else None
+    multiplies = tw.mbarrier(4, stages=CONSUMERS) if own.is_ping_pong else None
     tw.sync_threads()
 
     if tw.warpgroup_id() == 0:
@@ -72,7 +74,7 @@ def listed_warpgroups(addresses_d, addresses_a, addresses_b, table, room, plan: 
         tw.set_registers(CONSUMER_REGISTERS)
         products = Listed(plan, addresses, table)
         if own.is_ping_pong:
-            alternate(plan, products, ring, turns, sA, sB, sD, None)
+            alternate(plan, products, ring, multiplies, sA, sB, sD, None)
         else:
             cooperate(plan, products, ring, sA, sB, sD, None)
 
@@ -197,7 +199,7 @@ def cooperate(plan, products, ring, sA, sB, sD, D):
 
 
 @tw.function
-def alternate(plan, products, ring, turns, sA, sB, sD, D):
+def alternate(plan, products, ring, multiplies, sA, sB, sD, D):
     """Compute a tile in each consumer, one multiplying while the other one stores."""
     own, consumer = plan.plan, tw.warpgroup_id() - 1
     other = 1 - consumer
@@ -205,22 +207,22 @@ def alternate(plan, products, ring, turns, sA, sB, sD, D):
     tA, tB = thread.partition_A(sA), thread.partition_B(sB)
     acc = tw.registers(own.mma.atom.dtype_c, own.mma.partition_shape(own.tile[:2], "C"))
     state = ring.consumer(behind=1)
-    turn = 0  # whose the tile is
+    owner = 0  # the consumer that has the tile
     parity = other  # consumer 0 does not wait for its first tile
     for group, row, column in products.tiles:
         steps = products.steps(group)
-        if turn == consumer:
-            turns[consumer].wait(parity)
+        if owner == consumer:
+            multiplies[consumer].wait(parity)
             multiply(plan, products, state, tA, tB, sA, sB, acc, steps, products.rows(group, row))
             if tw.lane_id() == 0:
-                turns[other].arrive()
+                multiplies[other].arrive()
             tw.wgmma_wait(0)
             state.release()
             finish(plan, products, acc, sD, D, (row, column, group), 0)
             parity = parity ^ 1
         else:
             state.advance(steps)
-        turn = turn ^ 1
+        owner = owner ^ 1
 
 
 @tw.function
