@@ -30,8 +30,11 @@ SCALED = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 7168, 2048), (128, 7168
 
 
 def gelu_by_tanh(x: Any) -> Any:
-    """Return x (1 + tanh u) / 2 = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
-    return x / (1 + tw.exp(-1.5957691216 * (x + 0.044715 * x * x * x)))
+    """Return x (1 + tanh u) / 2 = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+
+    An exact division branches for each element: with one the whole product took 1.7 times as long.
+    """
+    return x * tw.rcp_approx(1 + tw.ex2_approx(-2.3022082 * (x + 0.044715 * x * x * x)))
 
 
 def gelu_of_linear() -> dict[str, dict[str, Any]]:

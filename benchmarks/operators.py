@@ -2,13 +2,13 @@
 
     python -m benchmarks.operators [--json FILE] [--only NAME ...] [--without-compile]
 
-The works are softmax, rms_norm, layer_norm, permute, cross_entropy. A case that fails is printed and noted, and the
-others go on; the file is written after each. Each case is measured in one interleaved run with a device-to-device copy,
-PyTorch's own eager operator, and the same under torch.compile. A rate is that of the bytes that have to move: inputs
-read and results written once. Results hold NaN before and are checked against PyTorch in float32 or float64. Forward
-and backward passes are measured apart; `tilewright` calls functions of `tw`, `tw.torch` the operators with their
-dispatch. All runs on a stream of its own, because autograd goes back on the stream of the forward pass, and the default
-stream cannot be captured in a CUDA graph.
+The works are softmax, rms_norm, layer_norm, permute, cross_entropy, attention, block. A case that fails is printed and
+noted, and the others go on; the file is written after each. Each case is measured in one interleaved run with a
+device-to-device copy (attention with cuDNN), PyTorch's own operator, and the same under torch.compile. A rate is that
+of the bytes that have to move: inputs read and results written once. Results hold NaN before and are checked against
+PyTorch in float32 or float64. Forward and backward passes are measured apart; `tilewright` calls functions of `tw`,
+`tw.torch` the operators with their dispatch. All runs on a stream of its own, because autograd goes back on the stream
+of the forward pass, and the default stream cannot be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from benchmarks.timing import interleaved, machine
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tilewright as tw
 
@@ -250,13 +251,168 @@ def cross_entropy() -> Cases:
     yield f"{name}, backward", cross_entropy_backward
 
 
+# --- attention, and a block of a language model ----------------------------------------------------------------------
+
+# Batch, heads, heads of keys, tokens, elements of a head, causal.
+ATTENTIONS = (
+    (1, 16, 16, 16384, 128, False),
+    (1, 16, 16, 16384, 128, True),
+    (4, 16, 16, 4096, 128, False),
+    (4, 16, 16, 4096, 128, True),
+    (4, 32, 32, 4096, 64, True),
+    (4, 32, 8, 4096, 128, True),
+    (2, 8, 8, 8192, 256, False),
+)
+DECODE = 32, 32, 8, 8192, 128  # batch, heads, heads of keys, keys, elements of a head
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+
+
+def by_backend(name: str, causal: bool, shared: bool) -> Callable[..., torch.Tensor]:
+    """Return torch's attention by one of its backends."""
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(BACKENDS[name]):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=shared)
+
+    return run
+
+
+def attention_case(case: tuple[int, int, int, int, int, bool], is_backward: bool) -> Row:
+    """Return TFLOP/s in place of TB/s; a causal mask counts half the work. `of` is the share of cuDNN's."""
+    batch, heads, shared, tokens, head, causal = case
+    q, k, v, grad = (normal(batch, h, tokens, head) for h in (heads, shared, shared, heads))
+    flops = (10 if is_backward else 4) * batch * heads * tokens * tokens * head / (1 + causal)
+    functions = {name: by_backend(name, causal, heads != shared) for name in BACKENDS}
+    functions["tw.torch"] = partial(tw.torch.attention, causal=causal)
+    runs: dict[str, Run] = {}
+    for name, function in functions.items():
+        try:
+            run = with_gradient(function, [q, k, v], grad) if is_backward else partial(function, q, k, v)
+            run()
+        except RuntimeError:  # a backend does not take every head
+            continue
+        runs[name] = run
+    out, lse = tw.attention(q, k, v, causal=causal, statistics=True)
+    if is_backward:
+        runs["tilewright"] = lambda: tw.attention_backward(grad, q, k, v, out, lse, causal=causal)
+    else:
+        runs["tilewright"] = lambda: tw.attention(q, k, v, causal=causal, out=out)
+    known = tensors(runs["cudnn"]())
+    errors = {name: check(name, run, known, WEIGHT_TOLERANCE) for name, run in runs.items() if name.startswith("t")}
+    times = interleaved(runs, rounds=7, batch_seconds=0.012)
+    rates = {name: flops / found["seconds"] / 1e12 for name, found in times.items()}
+    return {
+        name: {**times[name], "TFLOP/s": rate, "of": rate / rates["cudnn"], "error": errors.get(name)}
+        for name, rate in rates.items()
+    }
+
+
+def decode_case() -> Row:
+    """Measure one new token of each sequence: the rate at which keys and values are read."""
+    batch, heads, shared, keys, head = DECODE
+    q, k, v = normal(batch, heads, 1, head), *(normal(batch, shared, keys, head) for _ in "kv")
+    out = torch.full_like(q, float("nan"))
+    runs = {name: partial(by_backend(name, False, True), q, k, v) for name in BACKENDS}
+    runs["tilewright"] = lambda: tw.attention(q, k, v, out=out)
+    runs["tw.torch"] = lambda: tw.torch.attention(q, k, v)
+    return measure(bytes_of(k, v), runs, runs["cudnn"](), k)
+
+
+def attention() -> Cases:
+    """Measure attention and its gradients against torch's backends."""
+    for case in ATTENTIONS:
+        batch, heads, shared, tokens, head, causal = case
+        name = f"attention {batch} x {heads}/{shared} x {tokens} x {head}" + (", causal" if causal else "")
+        yield name, partial(attention_case, case, False)
+        yield f"{name}, backward", partial(attention_case, case, True)
+    batch, heads, shared, keys, head = DECODE
+    yield f"attention of a new token, {batch} x {heads}/{shared} x {keys} x {head}", decode_case
+
+
+class Block(torch.nn.Module):
+    """A layer of a language model as Llama's: RMS norm, grouped heads with rotary embedding, SwiGLU."""
+
+    HIDDEN, HEADS, SHARED, HEAD, WIDE = 4096, 32, 8, 128, 14336
+
+    def __init__(self, is_ours: bool) -> None:
+        super().__init__()
+        norm, linear = torch.nn.RMSNorm, partial(torch.nn.Linear, bias=False)
+        self.before, self.after = norm(self.HIDDEN, eps=1e-5), norm(self.HIDDEN, eps=1e-5)
+        self.qkv = linear(self.HIDDEN, (self.HEADS + 2 * self.SHARED) * self.HEAD)
+        self.out = linear(self.HEADS * self.HEAD, self.HIDDEN)
+        self.gate, self.up = linear(self.HIDDEN, self.WIDE), linear(self.HIDDEN, self.WIDE)
+        self.down = linear(self.WIDE, self.HIDDEN)
+        self.is_ours = is_ours
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        counts = (self.HEADS, self.SHARED, self.SHARED)
+        parts = self.qkv(self.before(x)).unflatten(-1, (-1, self.HEAD)).split(counts, dim=-2)
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        q, k = self.turned(q, cos, sin), self.turned(k, cos, sin)
+        function = tw.torch.scaled_dot_product_attention if self.is_ours else F.scaled_dot_product_attention
+        mixed = function(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
+        y = self.after(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    def turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        if self.is_ours:
+            return tw.torch.rope(x, cos, sin)
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def block_case() -> Row:
+    """Measure forward and backward of a block; `of` is against the compiled block of torch."""
+    batch, tokens = 4, 4096
+    x, grad = normal(batch, tokens, Block.HIDDEN), normal(batch, tokens, Block.HIDDEN) / 100
+    angle = torch.arange(tokens, device="cuda")[:, None] * 10000 ** (-torch.arange(64, device="cuda") / 64)
+    cos, sin = angle.cos().bfloat16(), angle.sin().bfloat16()
+    with torch.device("cuda"):
+        known, ours = Block(False).bfloat16(), Block(True).bfloat16()
+    ours.load_state_dict(known.state_dict())
+    tw.torch.patch(ours)
+
+    def step(block: Callable[..., torch.Tensor], module: torch.nn.Module) -> Run:
+        inputs = x.detach().requires_grad_()
+        wanted = (inputs, *module.parameters())
+        return lambda: torch.autograd.grad(block(inputs, cos, sin), wanted, grad)
+
+    runs = {"torch": step(known, known), "tw.torch": step(ours, ours)}
+    if is_compiling:
+        runs[COMPILED] = step(compiled(known), known)
+        runs["tw.torch compiled"] = step(torch.compile(ours, fullgraph=True, dynamic=False), ours)
+    expected = tensors(runs["torch"]())
+    errors = {name: check(name, run, expected, 5e-2) for name, run in runs.items() if name.startswith("tw")}
+    times = interleaved(runs, rounds=5, batch_seconds=0.1)
+    base = times[COMPILED if is_compiling else "torch"]["seconds"]
+    return {name: {**each, "of": base / each["seconds"], "error": errors.get(name)} for name, each in times.items()}
+
+
+def block() -> Cases:
+    """Measure a block of a language model, forward and backward."""
+    yield "block of 4096, 32/8 heads, SwiGLU 14336, 4 x 4096 tokens, forward and backward", block_case
+
+
 WORKS: dict[str, Callable[[], Cases]] = {
     "softmax": softmax,
     "rms_norm": lambda: norms("rms_norm"),
     "layer_norm": lambda: norms("layer_norm"),
     "permute": permute,
     "cross_entropy": cross_entropy,
+    "attention": attention,
+    "block": block,
 }
+
+
+def shown(row: Row) -> str:
+    """Return a row as it is printed: shares of a copy's rate, or TFLOP/s, or milliseconds."""
+    if "copy" in row:
+        shares = "  ".join(f"{n} {r['of_copy']:.2f}" for n, r in row.items() if n != "copy")
+        return f"copy {row['copy']['TB/s']:.2f} TB/s  {shares}"
+    if all("TFLOP/s" in r for r in row.values()):
+        return "  ".join(f"{n} {r['TFLOP/s']:.0f} TFLOP/s ({r['of']:.2f})" for n, r in row.items())
+    return "  ".join(f"{n} {1000 * r['seconds']:.2f} ms ({r['of']:.2f})" for n, r in row.items())
 
 
 def run(works: list[str], path: Path | None) -> dict[str, Any]:
@@ -267,8 +423,7 @@ def run(works: list[str], path: Path | None) -> dict[str, Any]:
         try:
             torch.manual_seed(0)
             row = found["works"][name] = case()
-            shown = "  ".join(f"{n} {r['of_copy']:.2f}" for n, r in row.items() if n != "copy")
-            print(f"{name:60} copy {row['copy']['TB/s']:.2f} TB/s  {shown}", end="", flush=True)
+            print(f"{name:60} {shown(row)}", end="", flush=True)
         except Exception as error:  # the others are measured nevertheless
             found["failed"][name] = traceback.format_exc()
             print(f"{name:60} failed: {error!r}"[:400], end="", flush=True)

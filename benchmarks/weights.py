@@ -37,7 +37,7 @@ from tilewright.kernels.weight_arguments import arrange_weights
 from tilewright.launch import Launcher
 from tilewright.runtime.arrays import describe
 
-ROWS = (1, 8, 16, 32, 64, 128, 512, 4096)
+ROWS = (1, 8, 16, 32, 64, 128, 4096)
 TOKENS = (512, 8192, 32768)
 FEW = (1, 8, 16)
 MATRICES = ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (7168, 2048), (576, 7168))  # N, K

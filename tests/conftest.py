@@ -7,6 +7,7 @@ they are new ones, and one that fails is printed with what repeats it.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -96,6 +97,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     runs_tests = hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None)
     if runs_tests and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(os.environ[_CACHE]).with_name("bytecode")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Leave what is collected, half a million objects that stay, to no garbage collector.
+
+    It would look at them over and over: a seventh of the time of the tests after.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

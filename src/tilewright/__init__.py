@@ -90,7 +90,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("philox", "rand", "rand4x", "randn", "randn4x", "randint", "randint4x"),
     ),
     "kernels.matmul": ("matmul",),
-    "kernels.attention": ("attention",),
+    "kernels.attention": ("attention", "attention_backward"),
     "kernels.losses": ("cross_entropy", "cross_entropy_backward"),
     "kernels.permute": ("permute",),
     "kernels.rotary": ("rope",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from tilewright.arguments import given
@@ -41,7 +41,7 @@ class DType:
     bits: int
     c_name: str
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """The size of one element in memory, in bytes."""
         assert self.bits % 8 == 0, self
@@ -52,31 +52,31 @@ class DType:
         """The type in which memory and registers hold the elements: float32 for tfloat32, else the type itself."""
         return float32 if self is tfloat32 else self
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 
-    @property
+    @cached_property
     def is_narrow_float(self) -> bool:
         """True of floats of fewer than 32 bits, which are computed with as float32."""
         return self.kind == "float" and self.bits < 32
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         """True of signed and unsigned integers, not of bool."""
         return self.kind in ("int", "uint")
 
-    @property
+    @cached_property
     def is_signed(self) -> bool:
         return self.kind in ("int", "float")
 
-    @property
+    @cached_property
     def lowest(self) -> int:
         """The least value of an integer type (or bool)."""
         assert not self.is_float, self
         return -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
-    @property
+    @cached_property
     def highest(self) -> int:
         """The greatest value of an integer type (or bool)."""
         assert not self.is_float, self

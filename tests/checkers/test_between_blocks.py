@@ -207,6 +207,7 @@ LEFT_OUT = [(run, name) for run, names in KERNELS.items() for name in names]
 
 @pytest.mark.parametrize("run", KERNELS, ids=lambda run: run.__name__[4:])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.spread(4)
 def test_all_of_it_is_silent_and_right(run: Run, seed: int) -> None:
     got, expected = run(seed, **dict.fromkeys(KERNELS[run], True))
     assert np.array_equal(got, expected)

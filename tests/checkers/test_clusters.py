@@ -64,7 +64,7 @@ def exchange_halves(out, x):
 
 
 @tw.kernel(cluster=2)
-def ring(out, x):
+def ring(out, x, relaxed: tw.constexpr = None):
     """Let a warp of each block bring rows to both, and another one read them, in a ring."""
     rows, i = tw.shared(tw.int32, tw.row_major((4, THREADS))), tw.thread_idx.x
     pipe = tw.pipeline(2, consumers=1, bytes=2 * THREADS * 4, blocks=2)
@@ -79,7 +79,7 @@ def ring(out, x):
                     mine = tw.local_tile(rows, (1, THREADS), (2 * stage + rank, 0))
                     tw.copy(MULTICAST, row, mine, barrier=full, mask=0b11)
     else:
-        state = pipe.consumer()
+        state = pipe.consumer(relaxed=relaxed)
         for k in range(4):
             with state.read() as stage:
                 for r in range(2):
@@ -147,6 +147,13 @@ def message(kernel: tw.Kernel, *args: Any, grid: Any = 2) -> str:
     with pytest.raises(tw.CheckError) as caught:
         kernel[grid, THREADS](*args)
     return str(caught.value)
+
+
+def test_a_ring_whose_threads_read_is_not_handed_back_relaxed() -> None:
+    """Reads by wgmma are waited for; those of threads have to be told of."""
+    for relaxed, found in ((None, set()), (False, set()), (True, {"race"})):
+        out = np.zeros((4, 8, THREADS), np.int32)
+        assert kinds(ring, out, rows(8), relaxed, grid=4, block=2 * THREADS) == found, relaxed
 
 
 def test_a_relaxed_arrival_hands_nothing_on_that_the_thread_did() -> None:
@@ -503,6 +510,7 @@ def test_mbarriers_that_a_warp_has_not_met_are_unknown_to_it() -> None:
     ("then", "found"),
     [("told", set()), ("told relaxed", set()), ("sent back", set()), ("sent again", {"race"}), ("told late", {"race"})],
 )
+@pytest.mark.spread(2)
 def test_who_knows_that_a_copy_to_another_block_has_read(then: str, found: set[str]) -> None:
     """The block that has waited for the bytes, and whom it tells: these may write to where they came from."""
 

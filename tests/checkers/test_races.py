@@ -91,7 +91,7 @@ def programs(draw: st.DrawFn) -> list[Statement]:
     return program
 
 
-@examples(90, 300, suppress_health_check=list(HealthCheck))
+@examples(45, 300, suppress_health_check=list(HealthCheck))
 @given(programs(), st.sampled_from([(1, 64), (2, 64), (1, 36), (3, 64)]))
 def test_programs_by_chance(program: list[Statement], shape: tuple[int, int]) -> None:
     compare(program, *shape)

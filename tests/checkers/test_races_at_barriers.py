@@ -91,6 +91,7 @@ def ring(out, x, copies: tw.constexpr, missing: tw.constexpr):
     ("missing", "found"),
     [("nothing", False), ("half the lanes", False), ("wait for empty", True), ("wait for full", True), ("sync_warp", True)],
 )  # fmt: skip
+@pytest.mark.spread(3)
 def test_ring(missing: str, found: bool, copies: bool) -> None:
     x = np.arange(160, dtype=np.int32).reshape(32, 5)
     assert bool(kinds(ring, 1, 96, np.zeros((32, 2, 5), np.int32), x, copies, missing)) == found

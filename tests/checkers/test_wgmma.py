@@ -183,6 +183,7 @@ def registers(D, A, B, mma: tw.constexpr, what: tw.constexpr):
         ("early fence", {"missing-fence"}), ("again", {"missing-fence"}),
     ],
 )  # fmt: skip
+@pytest.mark.spread(3)
 def test_registers_under_way(what: str, found: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     d, a, b = operands(16)
     assert kinds(registers, d, a, b, tw.make_tiled_mma(FROM_REGISTERS), what) == found

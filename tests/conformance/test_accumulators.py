@@ -100,6 +100,7 @@ def two_products(out, a, b, v, mma: tw.constexpr):
         ("SM70_8x8x4_F16F16F16F16_TN", 1),
     ],
 )
+@pytest.mark.spread(3)
 def test_the_accumulator_as_operand(backend: Backend, name: str, warps: int) -> None:
     layout = (4, 1, 1) if name.startswith("SM70") else (warps, 1, 1)
     mma = tw.make_tiled_mma(getattr(tw.atoms, name), layout)

@@ -56,6 +56,7 @@ def contend(target, x, operation: tw.constexpr):
 
 @pytest.mark.parametrize("dtype", ADDABLE, ids=str)
 @pytest.mark.parametrize("targets", [1, 7])
+@pytest.mark.spread(4)
 def test_contended_sums(backend: Backend, dtype: tw.DType, targets: int) -> None:
     """Small integers, so that the order does not matter in any type."""
     x = np.random.default_rng(0).integers(0, 2 if dtype.bits == 16 else 9, 16 * 64).astype(dtype.numpy)

@@ -87,6 +87,7 @@ def converted(value: Any, source: tw.DType, target: tw.DType) -> Any:
 
 
 @pytest.mark.parametrize("source", TYPES, ids=str)
+@pytest.mark.spread(4)
 def test_casts_to_every_type(backend: Backend, source: tw.DType) -> None:
     x = values_of(source)
     out = backend.zeros((len(TYPES), x.size), tw.uint64)

@@ -53,6 +53,7 @@ def rotate(out, x):
 
 
 @pytest.mark.parametrize("blocks", [2, 4, 8])
+@pytest.mark.spread(2)
 def test_memory_of_other_blocks(backend: Backend, blocks: int) -> None:
     x = np.arange(16 * 64, dtype=np.int32).reshape(16, 64)
     out = backend.zeros((16, 3, 64), tw.int32)

@@ -183,6 +183,7 @@ def copy_if(dst, src, flags, count: tw.constexpr):
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.spread(4)
 def test_copies_under_a_bool(backend: Backend, dtype: tw.DType, count: int) -> None:
     """Where it is false nothing is written to global memory, and zeros to registers and shared memory."""
     src, flags = values(dtype, (32, count)), np.arange(32) % 3 == 0

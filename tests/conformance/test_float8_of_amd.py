@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import re
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -33,12 +35,20 @@ def value_of(code: int, dtype: tw.DType) -> Fraction | None:
     return -magnitude if code >= 128 else magnitude
 
 
+@cache
+def magnitudes(dtype: tw.DType) -> list[Fraction]:
+    """Return the magnitude of each byte without a sign, in order: the larger the byte, the larger it is."""
+    found = [abs(value_of(code, dtype) or Fraction(0)) for code in range(128)]
+    assert found == sorted(set(found))
+    return found
+
+
 def nearest(x: Fraction, dtype: tw.DType) -> int:
     """Return the byte of the nearest number, the even one of two, and the last one of what lies beyond."""
-    magnitudes = [abs(value_of(code, dtype) or 0) for code in range(128)]
-    distances = [abs(abs(x) - m) for m in magnitudes]
-    best = min(distances)
-    code = min((c for c in range(128) if distances[c] == best), key=lambda c: c % 2)
+    all_of_them = magnitudes(dtype)
+    above = bisect.bisect_left(all_of_them, abs(x))
+    neighbours = [code for code in (above - 1, above) if 0 <= code < 128]
+    code = min(neighbours, key=lambda c: (abs(abs(x) - all_of_them[c]), c % 2))
     return code + 128 if x < 0 and code else code
 
 
@@ -109,6 +119,7 @@ def test_arithmetic_rounds_each_result(dtype: tw.DType) -> None:
 @each
 @pytest.mark.parametrize("wide", [tw.float32, tw.float16], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.spread(4)
 def test_pairs_give_what_single_conversions_give(dtype: tw.DType, wide: tw.DType, layout: tw.Layout) -> None:
     x = np.random.default_rng(1).standard_normal(256).astype(np.float32) * 100
     for source, target in ((wide, dtype), (dtype, wide)):

@@ -103,6 +103,7 @@ def read_asynchronously(out, x, tiles: tw.constexpr, fill: tw.constexpr):
 @pytest.mark.parametrize("dtype", [tw.float16, tw.float32], ids=str)
 @pytest.mark.parametrize(("shape", "stride"), [((16, 32), 32), ((17, 33), 40), ((31, 45), 64)], ids=str)
 @pytest.mark.parametrize("fill", [0.0, -0.0, 2.0, float("-inf")])
+@pytest.mark.spread(4)
 def test_cp_async(backend: Backend, fill: float, shape: tuple[int, int], stride: int, dtype: tw.DType) -> None:
     rows, columns = (-(-n // t) for n, t in zip(shape, TILE, strict=True))
     _, x = framed(backend, shape, stride, 16, dtype)

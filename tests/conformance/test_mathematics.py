@@ -118,6 +118,7 @@ def test_functions(backend: Backend, dtype: tw.DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.spread(3)
 def test_functions_of_two(backend: Backend, dtype: tw.DType) -> None:
     x, y = inputs(TWO, dtype, seed=4), inputs(TWO, dtype, seed=5)
     y[:, -len(SPECIAL) :] = np.roll(y[:, -len(SPECIAL) :], 1, axis=1)
@@ -129,6 +130,7 @@ def test_functions_of_two(backend: Backend, dtype: tw.DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.spread(3)
 def test_error_function(backend: Backend, dtype: tw.DType) -> None:
     function = Function("erf", lambda x: np.sign(x) if np.isinf(x) else x, 2, 2, -4.0, 4.0)
     x = inputs((function,), dtype, seed=6)

@@ -49,6 +49,7 @@ CASES = {
     "bf16x6, rows of 64 bytes": Case("bf16x6", (70, 72, 60), (128, 64, 32), majors="KM"),
     "bf16x9, whole rows of 128 bytes": Case("bf16x9", (130, 136, 133), (128, 128, 64), majors="MK"),
     "bf16x9, wide tiles": Case("bf16x9", (129, 193, 36), (128, 192, 32)),
+    "tf32x3, cluster": Case("tf32x3", (257, 72, 65), (128, 64, 32), 2, more={"cluster": 2}),
     "bf16x9, cluster": Case("bf16x9", (257, 136, 65), (128, 128, 64), 2, more={"cluster": 2}),
     "bf16x6, a batch": Case("bf16x6", (40, 24, 40), (128, 64, 32), 2, batch=(3,)),
 }

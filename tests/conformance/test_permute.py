@@ -31,6 +31,7 @@ def check(backend: Backend, x: Array, axes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("axes", [*itertools.permutations(range(3)), (3, 2, 1, 0), (1, 0, 3, 2), (0, 3, 1, 2)], ids=str)
+@pytest.mark.spread(4)
 def test_orders(backend: Backend, axes: tuple[int, ...]) -> None:
     check(backend, numbered((70, 5, 66) if len(axes) == 3 else (5, 9, 6, 40)), axes)
 
@@ -65,6 +66,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.spread(4)
 def test_strides(backend: Backend, layout: str) -> None:
     shape, strides, offset, axes = LAYOUTS[layout]
     memory = numbered((8192,))

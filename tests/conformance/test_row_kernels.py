@@ -66,6 +66,7 @@ every_matrix = pytest.mark.parametrize(
 
 
 @every_matrix
+@pytest.mark.spread(4)
 def test_softmax(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> None:
     example, x = EXAMPLES[SOFTMAX], rows(shape, dtype)
     y = nothing(backend, shape, dtype)
@@ -74,6 +75,7 @@ def test_softmax(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> N
 
 
 @every_matrix
+@pytest.mark.spread(4)
 def test_rms_norm(backend: Backend, shape: tuple[int, int], dtype: tw.DType) -> None:
     example, x, weight = EXAMPLES[RMS_NORM], rows(shape, dtype), rows(shape[1:], dtype, 1)
     y = nothing(backend, shape, dtype)

@@ -76,12 +76,14 @@ def check_softmax(
 
 
 @every_case
+@pytest.mark.spread(4)
 def test_softmax(backend: Backend, dtype: tw.DType, shape: tuple[int, ...]) -> None:
     x = numbers(shape, dtype)
     check_softmax(backend.get(tw.softmax(backend.put(x))), x, dtype)
 
 
 @pytest.mark.parametrize(("dtype", "shape"), CASES[1::2], ids=str)
+@pytest.mark.spread(4)
 def test_log_softmax(backend: Backend, dtype: tw.DType, shape: tuple[int, ...]) -> None:
     x = numbers(shape, dtype)
     check_softmax(backend.get(tw.log_softmax(backend.put(x))), x, dtype, is_log=True)
@@ -149,6 +151,7 @@ def arrangements() -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int
 
 
 @pytest.mark.parametrize("arrangement", arrangements())
+@pytest.mark.spread(4)
 def test_strides(backend: Backend, arrangement: str) -> None:
     shape, strides, offset, axis = arrangements()[arrangement]
     memory = numbers((4096,), tw.float32)

@@ -242,6 +242,7 @@ MATRIX_TYPES: dict[str, tuple[Any, Any, MMAShape, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", MATRIX_TYPES)
 @pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.spread(4)
 def test_types_and_shapes(backend: Backend, name: str, cached: bool) -> None:
     dtype, out, shape, draw = MATRIX_TYPES[name]
     m, n, k = 64, 64, 64

@@ -17,6 +17,7 @@ STREAM_K = load_example(examples_folder() / "hopper" / "08_stream_k.py")
 
 
 @pytest.mark.parametrize("scheduler", [Linear(), Grouped(3), Hilbert()], ids=repr)
+@pytest.mark.spread(2)
 def test_orders(backend: Backend, scheduler: Scheduler) -> None:
     for m, n, blocks in ((5, 7, 4), (13, 6, 9)):
         places = backend.put(np.full((blocks, 100, 2), -1, np.int32))

@@ -61,6 +61,7 @@ def block_scan(out, x):
 
 @pytest.mark.parametrize("dtype", [tw.int32, tw.int64, tw.float32], ids=str)
 @pytest.mark.parametrize("threads", [1, 33, 256, 1024])
+@pytest.mark.spread(4)
 def test_scan(backend: Backend, dtype: tw.DType, threads: int) -> None:
     x = np.random.default_rng(0).integers(-9, 9, (3, threads)).astype(dtype.numpy)
     out = backend.zeros(x.shape, dtype)
@@ -91,6 +92,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.spread(6)
 def test_transposed_tiles(backend: Backend, dtype: tw.DType, layout: tw.Layout) -> None:
     values = edge_values(dtype)
     src = np.random.default_rng(0).choice(values, (64, 96))
@@ -212,6 +214,7 @@ def pipeline(out, x, stages: tw.constexpr):
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("dtype", [tw.int32, tw.float32, tw.float64, tw.float16], ids=str)
+@pytest.mark.spread(4)
 def test_stages_of_asynchronous_copies(backend: Backend, dtype: tw.DType, stages: int) -> None:
     x = np.random.default_rng(0).integers(0, 2, (2, 256 * 6)).astype(dtype.numpy)
     out = backend.zeros((2, 64, 4), dtype)
@@ -240,6 +243,7 @@ ATOMS = (tw.atoms.CpAsync(32), tw.atoms.CpAsync(64), tw.atoms.CpAsync(128), tw.a
 @pytest.mark.parametrize(
     ("dtype", "atom"), [(t, a) for t in ALL for a in ATOMS if a.bits is not None and a.bits >= t.bits], ids=str
 )
+@pytest.mark.spread(6)
 def test_asynchronous_copies_of_every_width(backend: Backend, dtype: tw.DType, atom: tw.atoms.CopyAtom) -> None:
     assert atom.bits is not None
     width = atom.bits // dtype.bits

@@ -29,6 +29,7 @@ def reversed_rows(out, x):
 
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 100, 1000, 4000, 12000])
+@pytest.mark.spread(4)
 def test_tensors_one_behind_the_other(backend, n):
     """12000 takes over 48 KiB, which a kernel has to ask for."""
     host = np.arange(2 * n, dtype=np.float32).reshape(2, n) % 97

@@ -90,6 +90,7 @@ def run(
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.spread(4)
 def test_instructions(backend: Backend, name: str) -> None:
     run(backend, getattr(tw.atoms, name))
 
@@ -107,6 +108,7 @@ def test_the_other_lanes_hold_metadata(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize("majors", [("MN", "K"), ("K", "MN"), ("MN", "MN")], ids="".join)
+@pytest.mark.spread(2)
 def test_majors(backend: Backend, majors: tuple[str, str]) -> None:
     run(backend, tw.atoms.GMMA_64x64x32_F32BF16BF16_SS.with_majors(*majors), ("SW64", "SW64"))
 

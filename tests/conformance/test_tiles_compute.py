@@ -67,6 +67,7 @@ def pairs_of(dtype: tw.DType) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("kernel", [tiles, one_by_one], ids=["tiles", "one by one"])
+@pytest.mark.spread(4)
 def test_16_bit_floats_round_each_operation_once(
     backend: Backend, dtype: tw.DType, name: str, kernel: tw.Kernel
 ) -> None:
@@ -123,6 +124,7 @@ def reductions(out, x):
 
 
 @pytest.mark.parametrize("dtype", [tw.float32, *HALVES, tw.int32], ids=str)
+@pytest.mark.spread(3)
 def test_reductions_have_one_order(backend: Backend, dtype: tw.DType) -> None:
     rng = np.random.default_rng(3)
     x = (rng.normal(size=(32, 32)) if dtype.is_float else rng.integers(-2, 3, (32, 32))).astype(dtype.numpy)

@@ -46,6 +46,7 @@ def sources(lanes: Array, width: int) -> list[Array]:
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("width", [32, 16, 8, 4, 2, 1])
+@pytest.mark.spread(6)
 def test_shuffles(backend: Backend, dtype: tw.DType, width: int) -> None:
     random = np.random.default_rng(width)
     x = random.choice(edge_values(dtype), 64)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.refusals import refused
+from tests.unit.schedule.plans import fused_product
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
@@ -52,7 +53,7 @@ def tiled(
     ScheduleError,
     """
     A is float32(A[i + ii, k + kk]) * S[i + ii], which is not rounded before it is multiplied, and M64N64K16 multiplies bfloat16
-      test_schedule_register_operands.py:38, in _:
+      test_schedule_register_operands.py:39, in _:
         C[i, j] += product(A, B, S, i, j, k)
         ^^^^^^^
       help: say where it is rounded: cast(float32(A[i + ii, k + kk]) * S[i + ii], tw.bfloat16)
@@ -66,7 +67,7 @@ def test_a_is_not_rounded() -> None:
     ScheduleError,
     """
     M64N64K16 reads B from shared memory as it is there, and B is bfloat16(B[k + kk, j + jj] * S[j + jj])
-      test_schedule_register_operands.py:38, in _:
+      test_schedule_register_operands.py:39, in _:
         C[i, j] += product(A, B, S, i, j, k)
         ^^^^^^^
       help: a warpgroup takes A from registers, where it can be computed: let the rows of the sums move with this factor, and the columns with the other; or compute an array of it first
@@ -80,7 +81,7 @@ def test_b_is_computed() -> None:
     ScheduleError,
     """
     A is of bfloat16 and B of int8; a matrix instruction multiplies one type
-      test_schedule_register_operands.py:38, in _:
+      test_schedule_register_operands.py:39, in _:
         C[i, j] += product(A, B, S, i, j, k)
         ^^^^^^^
       help: a warpgroup takes A from registers, where each thread converts it, and B from memory: let the rows of the sums move with B, and the columns with A
@@ -94,7 +95,7 @@ def test_only_b_is_of_bytes() -> None:
     ScheduleError,
     """
     no matrix instruction can serve bfloat16(S[i + ii]): it does not move with kk, the loop of K
-      test_schedule_register_operands.py:38, in _:
+      test_schedule_register_operands.py:39, in _:
         C[i, j] += product(A, B, S, i, j, k)
         ^^^^^^^
       help: one factor has to move with ii and kk, the other with jj and kk
@@ -108,7 +109,7 @@ def test_a_moves_with_no_k() -> None:
     ScheduleError,
     """
     no matrix instruction can serve bfloat16(S[i + ii] * A[0, k + kk]): no element of it moves with both ii and kk
-      test_schedule_register_operands.py:38, in _:
+      test_schedule_register_operands.py:39, in _:
         C[i, j] += product(A, B, S, i, j, k)
         ^^^^^^^
       help: A is computed from an array that moves with ii and kk
@@ -122,7 +123,7 @@ def test_no_element_moves_with_rows_and_k() -> None:
     ScheduleError,
     """
     no matrix instruction can serve A[i + ii, k + kk] * B[k + kk, j + jj]: it moves with both ii and jj
-      test_schedule_register_operands.py:38, in _:
+      test_schedule_register_operands.py:39, in _:
         C[i, j] += product(A, B, S, i, j, k)
         ^^^^^^^
       help: one factor has to move with ii and kk, the other with jj and kk
@@ -136,7 +137,7 @@ def test_one_value_of_both() -> None:
     ScheduleError,
     """
     A is held in fragments, which have A[i + ii, k + kk], and the factor is computed from A[i + ii, -k - kk + 127] too
-      test_schedule_register_operands.py:38, in _:
+      test_schedule_register_operands.py:39, in _:
         C[i, j] += product(A, B, S, i, j, k)
         ^^^^^^^
       help: cache A in shared memory, or not at all
@@ -152,7 +153,7 @@ def test_a_is_computed_of_elements_that_are_not_held() -> None:
     ScheduleError,
     """
     rA is read ahead, and M64N64K16 takes A from its registers until its products are waited for
-      test_schedule_register_operands.py:38, in _:
+      test_schedule_register_operands.py:39, in _:
         C[i, j] += product(A, B, S, i, j, k)
         ^^^^^^^
       help: leave double_buffer and pipeline_stages out, or give them to a cache in shared memory
@@ -161,6 +162,36 @@ def test_a_is_computed_of_elements_that_are_not_held() -> None:
 def test_registers_that_are_read_ahead() -> None:
     plan, A = tiled(lambda A, B, S, i, j, k: A[i, k] * B[k, j], (BF16, BF16, F32))
     plan.cache(A, index=plan.nest.order[3], location=Location.MMA_FRAGMENT, double_buffer=True)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    P is computed in the kernel whose M64N64K16 multiplies it, and is not TEMP and kept in fragments alone
+      plans.py:184, in _:
+        C[x, y] += P[x, z] * B[z, y]
+        ^^^^^^^
+      help: declare P as TEMP, of the type that is multiplied, and keep it in registers: plan.cache(P, index=..., location=Location.MMA_FRAGMENT); or compute it in a kernel of its own
+    """,
+)
+def test_a_that_is_computed_and_stored() -> None:
+    plan, _ = fused_product((64, 64, 64), 64, role=Role.INPUT_OUTPUT)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    P is computed in the kernel whose M64N64K16 multiplies it, and is not TEMP and kept in fragments alone
+      plans.py:184, in _:
+        C[x, y] += P[x, z] * B[z, y]
+        ^^^^^^^
+      help: declare P as TEMP, of the type that is multiplied, and keep it in registers: plan.cache(P, index=..., location=Location.MMA_FRAGMENT); or compute it in a kernel of its own
+    """,
+)
+def test_a_that_is_computed_in_shared_memory() -> None:
+    plan, _ = fused_product((64, 64, 64), 64, producer=False, stages=1, location=Location.SHARED)
     plan.build()
 
 

@@ -559,7 +559,7 @@ def test_a_function_with_an_argument() -> None:
     ScheduleError,
     """
     (ii, jj, kk) is tensorized already
-      help: a plan has one tile of matrix instructions; make a kernel of each product
+      help: a plan has one tile of matrix instructions; make a kernel of each product, the second of which may compute its A of what the first has stored
     """,
 )
 def test_two_tiles() -> None:

@@ -120,9 +120,10 @@ def one(seed):
         json.loads(output)
 
 
-@pytest.mark.parametrize("first", range(0, 160, 40))
+@pytest.mark.spread(4)
+@pytest.mark.parametrize("first", range(0, 160, 8))
 def test_expressions_end_soon(first):
-    for seed in range(first, first + 40):
+    for seed in range(first, first + 8):
         try:
             one(seed)
         except (AssertionError, TooMuchError) as error:
@@ -165,6 +166,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("text", TOO_LARGE, ids=[text[:20] for text in TOO_LARGE])
 @pytest.mark.parametrize("command", ["layout", "draw"])
+@pytest.mark.spread(3)
 def test_a_refusal_names_the_limit(command, text):
     for extra in (["--json"] if len(text) % 2 else [],):
         status, output = run(command, *extra, "--", text)

@@ -23,7 +23,7 @@ def test_batches(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         program = write_hopper_program(Random(seed))
         program.assert_agree(("the simulator", "NumPy"), program.run(Simulator()), program.meaning())
-        program.compile()
+        assert program.compile() == "", program
 
 
 def test_a_seed_gives_one_program() -> None:

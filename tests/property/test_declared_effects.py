@@ -1,125 +1,54 @@
-"""What an op does on the simulator is what its class declares: no access, arrival or wait comes as a surprise."""
+"""What an op does on the simulator is what its class declares: no access, arrival or wait comes as a surprise.
+
+The tests of the examples run their cases under this law too (`tests/helpers/declared_effects.py`), so the suite does not
+run them again here. The slow tests do, with all cases.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 
 import tilewright as tw
-from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess, Machine, Observer, Signal
 from tilewright.demo import Case, collect_cases, example_files, run_case
 from tilewright.demo.examples import examples_folder
 from tilewright.ir import effects
-from tilewright.ir.effects import Completion, Order, Proxy, Use
 from tilewright.ir.ops import Store
 
-ALLOWED = {
-    AccessKind.LOAD: {Use.READ},
-    AccessKind.STORE: {Use.WRITE},
-    AccessKind.ATOMIC: {Use.UPDATE},
-    AccessKind.COPY_READ: {Use.READ},
-    AccessKind.COPY_WRITE: {Use.WRITE},
-    AccessKind.COPY_LAND: {Use.WRITE},
-    AccessKind.OPERAND_READ: {Use.READ},
-    AccessKind.ACCUMULATE: {Use.UPDATE},
-    AccessKind.BARRIER: {Use.UPDATE},
-}
-ASYNCHRONOUS = {AccessKind.COPY_READ, AccessKind.COPY_WRITE, AccessKind.COPY_LAND, AccessKind.OPERAND_READ,
-                AccessKind.ACCUMULATE}  # fmt: skip
 
-
-class Law(Observer):
-    """Compares what is done with what is declared."""
-
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-
-    def access(self, access: Access) -> None:
-        op = access.op
-        self.seen.add(type(op).__name__)
-        uses = [use for use in op.uses if use.buffer is access.storage.buffer and use.use in ALLOWED[access.kind]]
-        assert uses, f"{type(op).__name__} does not declare its {access.kind.value} {access.storage.buffer.name}"
-        assert any(access.lanes <= use.elements for use in uses), (type(op).__name__, access.lanes)
-        if access.kind is not AccessKind.BARRIER:  # which bulk copies use at once
-            assert (op.effects.asynchronous is not None) == (access.kind in ASYNCHRONOUS), type(op).__name__
-        for use in uses:
-            if use.lanes is not None and access.mask is not None:
-                lanes = np.arange(access.mask.shape[1]) % 32
-                assert not access.mask[:, lanes >= use.lanes].any(), type(op).__name__
-
-    def start_bulk(self, access: BulkAccess) -> bool:
-        op = access.op
-        self.seen.add(type(op).__name__)
-        assert op.effects.proxy is Proxy.ASYNC and op.effects.asynchronous is not None, type(op).__name__
-        uses = [use for use in op.uses if use.buffer is access.storage.buffer and use.use in ALLOWED[access.kind]]
-        assert any(access.index.shape[1] <= use.elements for use in uses), (type(op).__name__, access.kind)
-        return False
-
-    def finish_bulk(self, access: BulkAccess, which: Any, arrival: Arrival | None) -> None:
-        # Who waits for the bytes of a load learns of what it has written, and that its reads are over; of one to several
-        # blocks nobody waits for all bytes.
-        is_told = access.op.effects.asynchronous is Completion.BARRIER
-        assert arrival is None or is_told, type(access.op).__name__
-        assert arrival is not None or not is_told or access.kind is AccessKind.COPY_READ, type(access.op).__name__
-
-    def fence_proxy(self, op: Any, mask: Any) -> None:
-        assert op.effects.fences_proxy, type(op).__name__
-
-    def arrive(self, signal: Signal) -> None:
-        self.seen.add(type(signal.op).__name__)
-        assert Order.RELEASE in signal.op.effects.order, type(signal.op).__name__
-
-    def acquire(self, signal: Signal) -> None:
-        assert Order.ACQUIRE in signal.op.effects.order, type(signal.op).__name__
-
-    def barrier(self, op: Any, mask: Any) -> None:
-        assert op.effects.order is Order.BOTH, type(op).__name__
-
-    def wait(self, op: Any, mask: Any) -> None:
-        assert op.effects.completes is not None and Order.ACQUIRE in op.effects.order, type(op).__name__
-
-
-@pytest.fixture
-def law(monkeypatch: pytest.MonkeyPatch) -> Iterator[Law]:
-    found = Law()
-    begin = Machine.begin
-
-    def watched(self: Machine, first_block: int, blocks: int) -> None:
-        if found not in self.observers:
-            self.observers += (found,)
-        begin(self, first_block, blocks)
-
-    monkeypatch.setattr(Machine, "begin", watched)
-    yield found
-    assert found.seen
-
-
-def cases() -> list[Any]:
-    """Return the examples' cases; those of a file after the first two, which launch the same ops, are slow."""
+def cases() -> list[Case]:
+    """Return the examples' cases."""
     folders = (examples_folder(), examples_folder() / "tensorcore", examples_folder() / "hopper")
-    found: list[Any] = []
-    for path in (path for folder in folders for path in example_files(folder)):
-        of_file = collect_cases([path], "sim", quick=True)
-        found += [pytest.param(case, marks=pytest.mark.slow if n > 1 else ()) for n, case in enumerate(of_file)]
-    return found
+    return collect_cases([path for folder in folders for path in example_files(folder)], "sim", quick=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_examples(law: Law, case: Case) -> None:
-    report = run_case(case, "sim")
+def test_examples(case: Case) -> None:
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
 
 
-def test_a_law_that_can_fail(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_law_that_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     declared = effects.roles_of(Store)
     x = np.zeros(32, np.float32)
-    write[1, 32](x)
-    monkeypatch.setitem(effects._known, Store, declared._replace(uses=()))
-    with pytest.raises(AssertionError, match="Store does not declare"):
+    with declared_effects():
         write[1, 32](x)
+        monkeypatch.setitem(effects._known, Store, declared._replace(uses=()))
+        with pytest.raises(AssertionError, match="Store does not declare"):
+            write[1, 32](x)
+
+
+def test_a_case_that_breaks_the_law_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs a case reports every error: the law's own comes out as one of the case."""
+    case = next(case for case in cases() if "copy" in case.name)
+    assert run_case(case, "sim").passed  # compiled while the law holds: a store without effects would be removed
+    monkeypatch.setitem(effects._known, Store, effects.roles_of(Store)._replace(uses=()))
+    with declared_effects():
+        report = run_case(case, "sim")
+    assert not report.passed and "does not declare" in (report.failure or "")
 
 
 @tw.kernel

@@ -157,7 +157,7 @@ def _temporary(nest: LoopNest) -> set[Array]:
     return {array for array in arrays if array.role is Role.TEMP}
 
 
-@examples(80, 250, suppress_health_check=list(hypothesis.HealthCheck))
+@examples(40, 250, suppress_health_check=list(hypothesis.HealthCheck))
 @given(nests(), st.data())
 def test_orders(nest: LoopNest, data: Any) -> None:
     order = keeping(data.draw(st.permutations(nest.order)), nest.precedences)
@@ -193,13 +193,13 @@ def calling_nests(draw: Any) -> LoopNest:
     return nest
 
 
-@examples(15, 60, suppress_health_check=list(hypothesis.HealthCheck))
+@examples(8, 60, suppress_health_check=list(hypothesis.HealthCheck))
 @given(calling_nests(), st.data())
 def test_orders_of_calls(nest: LoopNest, data: Any) -> None:
     test_orders.hypothesis.inner_test(nest, data)  # type: ignore[attr-defined]  # the test without its generator
 
 
-@examples(80, 250, suppress_health_check=list(hypothesis.HealthCheck))
+@examples(40, 250, suppress_health_check=list(hypothesis.HealthCheck))
 @given(nests(), st.sampled_from([GridUnit.THREAD_X, GridUnit.BLOCK_X]), st.data())
 def test_bindings(nest: LoopNest, unit: GridUnit, data: Any) -> None:
     """Blocks share no element; threads do in different iterations of serial loops, in the order that was declared."""
@@ -221,7 +221,7 @@ def test_bindings(nest: LoopNest, unit: GridUnit, data: Any) -> None:
         assert {crossing.index for crossing in crossings(nest, bindings)} == waiting
 
 
-@examples(80, 250, suppress_health_check=list(hypothesis.HealthCheck))
+@examples(40, 250, suppress_health_check=list(hypothesis.HealthCheck))
 @given(nests(), st.data())
 def test_lanes(nest: LoopNest, data: Any) -> None:
     """Lanes are innermost, and a statement reads in all of them, and writes, before the next one does."""

@@ -142,7 +142,7 @@ def same_bits(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes()
 
 
-@examples(20, 60)
+@examples(10, 60)
 @given(cases())
 def test_reads_are_those_of_the_padded_array(case: dict[str, Any]) -> None:
     tile, dtype, fill = case["tile"], case["dtype"], case["fill"]
@@ -157,7 +157,7 @@ def test_reads_are_those_of_the_padded_array(case: dict[str, Any]) -> None:
     assert same_bits(whole, before)
 
 
-@examples(20, 60)
+@examples(10, 60)
 @given(cases())
 def test_writes_are_cropped(case: dict[str, Any]) -> None:
     tile, dtype = case["tile"], case["dtype"]

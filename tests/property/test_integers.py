@@ -35,7 +35,7 @@ def stated(system: System[str], equalities: list[Terms], inequalities: list[Term
     return system
 
 
-@examples(200, 600)
+@examples(100, 600)
 @given(
     st.lists(st.integers(1, 6), min_size=4, max_size=4),
     st.lists(sums(7), max_size=2),
@@ -51,7 +51,7 @@ def test_answer_is_that_of_trying_every_point(extents, equalities, inequalities)
     assert values is None or system.holds(values)
 
 
-@examples(100, 300)
+@examples(50, 300)
 @given(
     st.lists(st.sampled_from([2, 4, 8]), min_size=4, max_size=4),
     st.lists(st.tuples(st.permutations(NAMES), *[st.integers(-19, 19)] * 4, st.integers(0, 8)), min_size=2, max_size=3),
@@ -69,7 +69,7 @@ def test_narrow_bands_in_a_box(extents, bands):
     assert values is None or system.holds(values)
 
 
-@examples(100, 300)
+@examples(50, 300)
 @given(
     st.integers(-30, 30),
     st.integers(0, 40),
@@ -94,7 +94,7 @@ def test_two_narrow_bands_without_a_box(first, width, second, height, a, b, c, d
         assert (values is not None) == expected
 
 
-@examples(100, 300)
+@examples(50, 300)
 @given(st.data())
 def test_a_planted_point_is_never_missed(data):
     """Conditions made true at a point of large numbers have a solution, bounded or not."""
@@ -110,7 +110,7 @@ def test_a_planted_point_is_never_missed(data):
     assert values is not None and system.holds(values)
 
 
-@examples(80, 200)
+@examples(40, 200)
 @given(st.lists(sums(9), max_size=3), st.lists(sums(9), max_size=4), st.randoms())
 def test_answer_does_not_depend_on_order_or_scale(equalities, inequalities, random):
     """Shuffled conditions, each multiplied by a positive number, have a solution or none as before."""

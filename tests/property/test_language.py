@@ -141,7 +141,7 @@ def compiled(text: str) -> dict:
     return variables
 
 
-@examples(25, 150, suppress_health_check=list(HealthCheck))
+@examples(13, 150, suppress_health_check=list(HealthCheck))
 @given(programs(), st.lists(st.tuples(st.integers(0, 9), st.integers(-4, 20)), min_size=1, max_size=3))
 def test_kernel_means_what_python_means(text: str, inputs: list[tuple[int, int]]) -> None:
     plain = compiled(text)

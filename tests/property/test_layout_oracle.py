@@ -262,6 +262,7 @@ OPERATIONS: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("cases", [500, slow(2000)])
+@pytest.mark.spread(3)
 def test_agreement(name: str, cases: int) -> None:
     generate, ours, other, law = OPERATIONS[name]
     draw = random.Random(name)

@@ -49,7 +49,7 @@ def _kernel(file: str, line: str, message: str | None = None) -> Kernel:
 @example("dst[i] = src[i]  # diagonal \\ \\", "a\n__device__ int x.py")
 @example("x = y  # what??/", "q??/")
 @example("x = y  # \\\t", "file.py\\")
-@examples(50, 150)
+@examples(25, 150)
 def test_comments_are_no_code(line: str, file: str) -> None:
     for generate, arch in ((cuda.generate, "sm_90a"), (hip.generate, "gfx90a")):
         plain = generate(_kernel("k.py", ""), arch).text
@@ -66,7 +66,7 @@ def test_comments_are_no_code(line: str, file: str) -> None:
 
 
 @given(hostile)
-@examples(50, 150)
+@examples(25, 150)
 def test_messages_are_no_code(message: str) -> None:
     plain = cuda.generate(_kernel("k.py", "", "m"), "sm_90a").text.split("\n")
     text = cuda.generate(_kernel("k.py", "", message), "sm_90a").text.split("\n")
@@ -78,7 +78,7 @@ def test_messages_are_no_code(message: str) -> None:
 
 
 @given(hostile)
-@examples(50, 150)
+@examples(25, 150)
 def test_messages_of_amd_are_no_code(message: str) -> None:
     plain = hip.generate(_kernel("k.py", "", "m"), "gfx90a").text
     text = hip.generate(_kernel("k.py", "", message), "gfx90a").text
@@ -89,7 +89,7 @@ def test_messages_of_amd_are_no_code(message: str) -> None:
 
 
 @given(hostile)
-@examples(200, 500)
+@examples(100, 500)
 def test_comments_end_where_they_end(text: str) -> None:
     for comment in (line_comment(text), block_comment(text)):
         comment.encode("utf-8")
@@ -106,7 +106,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
 
 
 @given(hostile)
-@examples(200, 500)
+@examples(100, 500)
 def test_literals_are_what_they_were_made_of(text: str) -> None:
     assert literal_bytes(string(text)) == _as_bytes(text)
 
@@ -122,7 +122,7 @@ def _as_bytes(text: str) -> bytes:
         | st.sampled_from(["and", "va_list", "\u03b1", "\ufb01", "\U0001d431", "__x", "x_", "1"])
     )
 )
-@examples(80, 300)
+@examples(40, 300)
 def test_names_are_identifiers_and_differ(wanted: list[str]) -> None:
     names = Names()
     found = [names.declare(name) for name in wanted]

@@ -59,7 +59,7 @@ def products(draw: st.DrawFn) -> Product:
     )  # fmt: skip
 
 
-@examples(15, 50, suppress_health_check=list(HealthCheck))
+@examples(8, 50, suppress_health_check=list(HealthCheck))
 @given(products())
 def test_random_products(product: Product) -> None:
     m, n, k = product.block
@@ -67,7 +67,7 @@ def test_random_products(product: Product) -> None:
     product.check()
 
 
-@examples(8, 25, suppress_health_check=list(HealthCheck))
+@examples(4, 25, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from([*NVIDIA, *CDNA]), st.integers(1, 8), st.data(), st.booleans(),
     st.sampled_from(["PASS_ORDER", "BLOCK_ORDER"]), st.booleans(),

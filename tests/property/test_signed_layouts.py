@@ -25,7 +25,7 @@ import tilewright.layout as L
 from tilewright.errors import LayoutError
 from tilewright.layout import E, Layout
 
-law = examples(35, 100)
+law = examples(18, 100)
 SIGNED = st.one_of(st.sampled_from([0, 1, -1, 2, -2, 4, -4, 8, -8]), st.integers(-20, 20))
 
 

@@ -60,7 +60,7 @@ def initialisation(barrier: Buffer) -> list[Op]:
     return start.body.ops
 
 
-@examples(12, 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(6, 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(programs_with_waits(), st.integers(0, 2**32 - 1))
 def test_random_divisions_change_nothing(
     monkeypatch: pytest.MonkeyPatch, program: tuple[Sketch, np.ndarray], seed: int

@@ -100,7 +100,7 @@ def outcomes(program: Program, count: int) -> set[bool]:
     return set(search(((0,) * WARPS, (0, 0), (count, count), ((0, 0), (0, 0)), (None,) * WARPS)))
 
 
-@examples(25, 60)
+@examples(13, 60)
 @given(PROGRAMS, st.integers(1, 2))
 def test_deadlock_if_and_only_if_no_order_ends(program: Program, count: int) -> None:
     out = np.zeros(WARPS, np.int32)

@@ -111,7 +111,7 @@ def test_fma_of_scalars_is_a_scalar() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @example(1 + 2.0**-8 + 2.0**-40)
 @example(float(struct.unpack("<d", b"\xff" * 6 + b"\xef\x47")[0]))
-@examples(150, 500)
+@examples(75, 500)
 def test_float64_to_bfloat16_is_rounded_once(x: float) -> None:
     with np.errstate(all="ignore"):
         got = float(round_float64(np.array([x]), bfloat16)[0])

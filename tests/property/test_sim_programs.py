@@ -273,7 +273,7 @@ def reference(sketch: Sketch) -> np.ndarray:
     return out
 
 
-@examples(40, 120)
+@examples(20, 120)
 @given(programs())
 def test_programs_agree_with_one_thread_at_a_time(sketch: Sketch) -> None:
     wanted = reference(sketch)

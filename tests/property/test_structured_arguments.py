@@ -65,7 +65,7 @@ def kernel(out, structure):
     out[tw.thread_idx.x] = weighed(structure)
 
 
-@examples(16, 40)
+@examples(8, 40)
 @given(st.lists(structures, max_size=3), structures)
 def test_a_kernel_computes_with_structures_what_python_does(first, second):
     for structure in (first, [second]):
@@ -75,7 +75,7 @@ def test_a_kernel_computes_with_structures_what_python_does(first, second):
         np.testing.assert_array_equal(out, np.broadcast_to(expected, 4))
 
 
-@examples(25, 60)
+@examples(13, 60)
 @given(st.lists(structures, max_size=3))
 def test_generated_reading_finds_the_leaves(structure):
     plan, (_, values, _) = Signature(["v"]).read((structure,))

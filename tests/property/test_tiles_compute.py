@@ -68,7 +68,7 @@ def operands(draw: st.DrawFn) -> tuple[tw.Layout, tw.Layout]:
     return (a, b) if draw(st.booleans()) else (b, a)
 
 
-@examples(25, 60)
+@examples(13, 60)
 @given(layouts=operands(), dtype=st.sampled_from(DTYPES), name=st.sampled_from(sorted(BINARY)), seed=st.integers(0, 99))
 def test_binary_operations_are_numpys(layouts: tuple[tw.Layout, tw.Layout], dtype: type, name: str, seed: int) -> None:
     device, host = BINARY[name]
@@ -165,7 +165,7 @@ def one_step(draw: st.DrawFn) -> tuple:
     return kind, draw(st.sampled_from(sorted(STEPS))), a, first, b, draw(st.sampled_from(fitting))
 
 
-@examples(12, 25)
+@examples(6, 25)
 @given(
     steps=st.lists(one_step(), min_size=2, max_size=8).map(tuple),
     layouts=st.tuples(orders(SHAPE), orders(SHAPE), orders(SHAPE)),
@@ -209,7 +209,7 @@ def documented_order(values: list, function: object) -> object:
     return totals[0] if len(totals) == 1 else function(totals[0], totals[1])
 
 
-@examples(16, 40)
+@examples(8, 40)
 @given(
     shape=st.lists(st.sampled_from((1, 2, 3, 4, 6)), min_size=1, max_size=3).map(tuple),
     data=st.data(),
@@ -247,7 +247,7 @@ def test_a_function_need_not_be_commutative() -> None:
 bounds = st.none() | st.integers(-9, 9)
 
 
-@examples(100, 300)
+@examples(50, 300)
 @given(
     shape=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     parts=st.tuples(*[st.builds(slice, bounds, bounds, st.sampled_from((None, 1, 2, 3, -1, -2)))] * 2),
@@ -272,7 +272,7 @@ def test_slices_are_pythons(shape: tuple[int, int], parts: tuple[slice, slice], 
     np.testing.assert_array_equal(u.to_numpy(), changed)
 
 
-@examples(100, 300)
+@examples(50, 300)
 @given(
     mode=st.sampled_from(("(4,2):(1,8)", "((2,2),3):((1,4),8)", "(2,(3,2)):(12,(1,6))", "(6,4):(4,1)", "12:3")),
     part=st.builds(slice, bounds, bounds, st.sampled_from((None, 1, 2, 3, 4, -1, -3))),
@@ -312,7 +312,7 @@ def device_slices(out, x, start: tw.int32, step: tw.constexpr):
     out[tw.thread_idx.x, 8:12] = x[tw.thread_idx.x, start:][::step][0:4]
 
 
-@examples(8, 15)
+@examples(4, 15)
 @given(start=st.integers(0, 15), step=st.sampled_from((1, 2, 3)), static=st.booleans())
 def test_slices_from_a_device_value(start: int, step: int, static: bool) -> None:
     x, out = np.arange(8 * 32, dtype=np.float32).reshape(8, 32), np.zeros((8, 12), np.float32)

@@ -17,7 +17,7 @@ import tilewright.layout as L
 from tilewright.errors import LayoutError
 from tilewright.layout import Layout
 
-law = examples(35, 100)
+law = examples(18, 100)
 NUMBERS = nested(st.integers(-3, 5))
 
 

@@ -85,7 +85,7 @@ def test_modules_that_stay_as_they_are() -> None:
     net = torch.nn.Sequential(
         linear,
         torch.nn.Linear(2, 2, dtype=torch.complex64),
-        torch.nn.MultiheadAttention(4, 2),
+        torch.nn.MultiheadAttention(4, 2, add_zero_attn=True),
         torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2)),
         tw.torch.nn.Linear(2, 2),
     )
@@ -94,6 +94,7 @@ def test_modules_that_stay_as_they_are() -> None:
     assert [type(module) for module in net.modules()] == kinds and report.swapped == ()
     reasons = {row.name: row.reason for row in report.rows}
     assert reasons["0"] == "its forward was replaced" and reasons["1"] == "its weight is torch.complex64"
+    assert reasons["2"] == "it adds keys of its own"
     assert reasons["4"] == "it is one already" and "may do something else" in reasons["2.out_proj"]
 
 

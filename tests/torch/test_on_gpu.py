@@ -63,6 +63,34 @@ def test_ready_operators_and_gradients_are_those_of_torch(name: str, dtype: torc
         assert torch.allclose(compiled(*inputs), expected)
 
 
+@pytest.mark.parametrize(("dtype", "head"), [(torch.bfloat16, 128), (torch.float16, 64), (torch.float64, 8)], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_and_gradients_are_those_of_torch(dtype: torch.dtype, head: int, causal: bool) -> None:
+    shapes = [(2, 300, heads, head) for heads in (4, 2, 2)]  # tokens before heads, as products give them
+    inputs = [numbers(*shape).detach().to(dtype).requires_grad_() for shape in shapes]
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        return tw.torch.attention(*(x.transpose(1, 2) for x in inputs), causal=causal).transpose(1, 2).flatten(-2)
+
+    def by_torch(*inputs: torch.Tensor) -> torch.Tensor:
+        heads = [x.transpose(1, 2) for x in inputs]
+        found = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=True)
+        return found.transpose(1, 2).flatten(-2)
+
+    expected = by_torch(*wide)
+    gradient = torch.randn_like(expected).to(dtype)
+    slack = {torch.bfloat16: 0.02, torch.float16: 0.004, torch.float64: 1e-9}[dtype]
+    for function in (run, torch.compile(run, fullgraph=True)):
+        found = function(*inputs)
+        for ours, known in zip(
+            (found, *torch.autograd.grad(found, inputs, gradient)),
+            (expected, *torch.autograd.grad(expected, wide, gradient.double(), retain_graph=True)),
+            strict=True,
+        ):
+            assert (ours.double() - known).abs().max() <= slack * known.abs().max()
+
+
 def test_operators_find_nothing_wrong() -> None:
     x, y = numbers(4, 5, dtype=torch.float32), numbers(4, 5, dtype=torch.float32)
     assert set(product.check(x, y).values()) == {"SUCCESS"}

@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.helpers.declared_effects import declared_effects
 from tests.helpers.work import calls_of
 
 import tilewright as tw
@@ -32,7 +33,8 @@ def test_every_example_has_cases() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(",", "").replace(" ", "-"))
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     assert report.error is not None and report.error <= (report.limit or 0.0)
 

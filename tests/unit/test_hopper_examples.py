@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 
 import tilewright as tw
 from tilewright.backends import sim
@@ -30,7 +31,8 @@ KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in v
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     assert report.error is not None and report.error <= (report.limit or 0.0)
 

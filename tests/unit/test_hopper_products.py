@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 from tests.unit.test_hopper_examples import findings, without
 
 import tilewright as tw
@@ -41,8 +42,10 @@ every_kernel = pytest.mark.parametrize(("stem", "name", "given"), KERNELS, ids=s
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     trial = case.prepare()
     assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit  # no right answer before the launch
@@ -64,6 +67,7 @@ def lower(stem: str, name: str, given: tuple[Any, ...]) -> Any:
 
 
 @every_kernel
+@pytest.mark.spread(2)
 def test_kernels_compile_cleanly(stem: str, name: str, given: tuple[Any, ...]) -> None:
     module = lower(stem, name, given).module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources

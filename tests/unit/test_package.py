@@ -31,6 +31,7 @@ def run(code: str) -> str:
 
 
 @pytest.mark.parametrize("name", dir(tw))
+@pytest.mark.spread(6)
 def test_public_name_resolves_and_is_documented(name: str) -> None:
     value = getattr(tw, name)
     if name == "__version__" or isinstance(value, tw.DType):

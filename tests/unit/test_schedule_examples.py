@@ -106,6 +106,7 @@ def refuse_spills(kernel: ScheduledKernel, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.spread(2)
 def test_kernels_compile_without_spills(path: Path, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = launched(path, monkeypatch)
     assert kernels
@@ -133,6 +134,7 @@ FULL: dict[str, Make] = {
 
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("make", FULL.values(), ids=FULL)
+@pytest.mark.spread(3)
 def test_full_extents_compile_without_spills(make: Make, arch: str) -> None:
     refuse_spills(make().build(), arch)
 

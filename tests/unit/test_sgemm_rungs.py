@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 from tests.helpers.machine_code import inner_loop, multiply_adds, opcodes
 
 import tilewright as tw
@@ -50,8 +51,10 @@ def test_every_rung_has_its_file() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     trial = case.prepare()
     assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit, "the output was right before"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.declared_effects import declared_effects
 from tests.helpers.slow import covering, rest_is_slow
 
 import tilewright as tw
@@ -27,13 +28,16 @@ def test_every_file_has_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
-    report = run_case(case, "sim")
+    with declared_effects():
+        report = run_case(case, "sim")
     assert report.passed, report.failure
     assert report.error is not None and report.error <= (report.limit or 0.0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(4)
 def test_case_checks_its_kernel(case: Case) -> None:
     """The output holds no right answer before the launch."""
     trial = case.prepare()
@@ -46,6 +50,7 @@ KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in v
 
 @pytest.mark.parametrize(("stem", "name"), KERNELS)
 @pytest.mark.parametrize("arch", rest_is_slow(TARGETS, "sm_90a"))
+@pytest.mark.spread(3)
 def test_kernels_compile_without_spills(stem: str, name: str, arch: str) -> None:
     module = MODULES[stem]
     grid, block, args = getattr(module, f"example_{name}")()

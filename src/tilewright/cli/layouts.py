@@ -122,12 +122,13 @@ _MOST_HELD = 65536  # threads times values of a tiling that is drawn
 def _instructions() -> dict[str, Any]:  # Any: atoms of instructions, and element types
     """Return what a name stands for in an expression to draw: instructions that multiply or copy, element types."""
     import tilewright as tw
-    from tilewright.dtypes import DType
+    from tilewright import dtypes
 
     atoms = {name: getattr(tw.atoms, name) for name in dir(tw.atoms) if re.fullmatch(r"[A-Z]\w*_\w+", name)}
     found = {n: x for n, x in atoms.items() if isinstance(x, (tw.atoms.MMAAtom, tw.atoms.CopyAtom))}
-    types = {n: x for n in dir(tw) if isinstance(x := getattr(tw, n), DType)}
-    return found | types
+    # To ask for every public name would import the whole library, a second.
+    public = set(dir(tw))
+    return found | {n: x for n, x in vars(dtypes).items() if isinstance(x, dtypes.DType) and n in public}
 
 
 def _tilings() -> dict[str, Any]:  # Any: functions of the library, of which only these are called

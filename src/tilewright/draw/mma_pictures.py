@@ -15,6 +15,7 @@ from tilewright.draw.layout_pictures import LIMIT, Limit, axis_of, frame_of, sin
 from tilewright.draw.model import HUES, Axis, Cell, Drawing, Grid, tint
 from tilewright.draw.thread_pictures import KEY, holder_notes, thread_cells
 from tilewright.layout import Layout
+from tilewright.layout.layouts import static_offsets
 from tilewright.layout.tuples import show
 from tilewright.tiled import TiledMMA
 
@@ -87,9 +88,11 @@ def _operand(mma: TiledMMA, layout_tv: Layout, shape: tuple[int, int], first: in
     threads = mma.thread_numbers
     cell, shared = thread_cells(layout_tv, shape, first, threads)
     held: dict[int, list[int]] = {}
+    values = static_offsets(layout_tv[1])
     for thread in threads:
-        for value in range(int(layout_tv[1].size)):  # type: ignore[arg-type]  # static
-            places = held.setdefault(first + int(layout_tv(thread, value)), [])
+        begin = first + layout_tv[0](thread)
+        for offset in values:
+            places = held.setdefault(begin + offset, [])
             if not places or places[-1] != thread:
                 places.append(thread)
     return _Operand(cell, shared, lambda coord: tuple(held.get(coord[0] + coord[1] * shape[0], ())))

@@ -13,6 +13,7 @@ from tilewright.dtypes import DType, uint8, uint16, uint32, uint64
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LayoutError
 from tilewright.layout import ComposedLayout, Layout, crd2idx, idx2crd
+from tilewright.layout.layouts import static_offsets
 from tilewright.layout.tuples import leaves, show
 from tilewright.tensors import CoordinateEngine, NumpyEngine, Tensor, identity_tensor
 from tilewright.tiled import TiledCopy, make_tiled_copy
@@ -30,11 +31,12 @@ def thread_cells(
     `first`. `threads` are the numbers of the threads that are looked at, by default all. An element of several threads
     is labelled with the first of them and the number of others.
     """
-    values = int(layout_tv[1].size)  # type: ignore[arg-type]  # static, as the tiles
+    values = static_offsets(layout_tv[1])
     holders: dict[int, dict[int, int]] = {}
     for thread in range(int(layout_tv[0].size)) if threads is None else threads:  # type: ignore[arg-type]  # static
-        for value in range(values):
-            holders.setdefault(first + layout_tv(thread, value), {}).setdefault(thread, value)
+        begin = first + layout_tv[0](thread)
+        for value, offset in enumerate(values):
+            holders.setdefault(begin + offset, {}).setdefault(thread, value)
 
     def cell(coord: Any) -> Cell:
         held = holders.get(crd2idx(coord, shape))  # type: ignore[arg-type]  # a static coordinate has an integer index

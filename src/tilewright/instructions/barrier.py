@@ -312,7 +312,7 @@ class _NamedWait(Pause):
                 int(state[row, number]) for state in (self._named.arrived, self._named.expected, self._named.phase)
             )
             what = f"named barrier {number}, phase {phase}: {arrived} of {expected} threads have arrived"
-            found.append(Waiting(self.op, those, what))
+            found.append(Waiting(self.op, those, what, missing=expected - arrived))
         return found
 
 

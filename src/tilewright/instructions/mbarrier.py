@@ -549,7 +549,8 @@ class _Wait(Pause):
             at = row, element
             phase = int(barriers.phase[at])
             what = f"mbarrier {barriers.name(element)}, phase {phase} (parity {phase % 2}): {barriers.awaits(*at)}"
-            found.append(Waiting(self.op, those, what, other=barriers.announced_by(*at)))
+            missing = max(int(barriers.pending[at]), 0)
+            found.append(Waiting(self.op, those, what, other=barriers.announced_by(*at), missing=missing))
         return found
 
 
@@ -581,8 +582,7 @@ class _Test(Poll):
 
 def _scope_of_waits(buffer: Buffer, printer: Printer) -> str:
     """Return what is added to names of waits at which threads of other blocks arrive: they acquire from the cluster."""
-    for op in printer.kernel.body.walk():
-        brings_bytes = op.effects.reaches_blocks and buffer in op.buffers
-        if brings_bytes or (isinstance(op, MbarrierArriveAt) and op.buffer is buffer and not op.relaxed):
+    for op in printer.structure.users[buffer]:
+        if op.effects.reaches_blocks or (isinstance(op, MbarrierArriveAt) and not op.relaxed):
             return "_cluster"
     return ""

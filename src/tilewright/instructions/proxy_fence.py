@@ -89,7 +89,7 @@ class ProxyFence(Instruction):
         name, space = "fence_proxy_async", _SPACES[self.space]
         if self.space == "global":
             name += "_global"
-        elif any(use.buffer.is_remote and use.use.is_write for op in printer.kernel.body.walk() for use in op.uses):
+        elif any(use.buffer.is_remote and use.use.is_write for op in printer.structure.places for use in op.uses):
             name, space = "fence_proxy_async_cluster", "shared::cluster"  # shared::cta is this block's alone
         printer.prelude.need(f"""\
 // Behind this fence and a barrier, bulk copies and matrix instructions see what this thread wrote.

@@ -125,11 +125,13 @@ class Elect(Instruction):
 
     def simulate(self, compiler: Compiler) -> Step:
         """Choose the lowest active thread of each warp."""
-        result, threads, warp = compiler.slot(self.result), compiler.machine.threads, compiler.machine.warp
+        result, machine = compiler.slot(self.result), compiler.machine
+        threads, warp = machine.threads, machine.warp
         own = np.arange(threads)[None, :]
 
         def run(frame: Frame) -> None:
             mask = frame.mask
+            demand_whole_warps(self, "an election", mask, machine, full=False)
             active = np.ones((1, threads), np.bool_) if mask is None else fill(mask, mask.shape[0], threads)
             lowest = _by_warps(active, threads, warp, absent=False).argmax(axis=2)
             frame.values[result] = active & (over_warps(lowest, threads, warp) == own % warp)

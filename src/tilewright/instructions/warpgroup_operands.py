@@ -99,6 +99,8 @@ class SharedOperand:
         low, high = (rest.facts.low, rest.facts.high) if isinstance(rest, Scalar) else (rest, rest)
         if isinstance(rest, Scalar) and rest.facts.divisor * size % multiple == 0:
             low = high = 0
+        if low == high:  # a place within the pattern, and whole patterns before it
+            low = high = low % (multiple // size)
         starts = {s % multiple for s in self._starts()}
         last = max(starts) + (high * size if isinstance(rest, Scalar) else high * size % multiple)
         if low < 0 or last > limit or any(s % CHUNK for s in (*starts, low * size)):

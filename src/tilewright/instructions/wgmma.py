@@ -37,9 +37,10 @@ from tilewright.backends.cpp.printer import print_call
 from tilewright.backends.sim.machine import Access, AccessKind, Machine, RegisterUse, demand_whole_warps
 from tilewright.backends.sim.storage import RegisterStorage
 from tilewright.backends.sim.values import Array, Frame, Mask, at_least_2d, both, fill
-from tilewright.dtypes import DType, bool_, float16, float32, int32, uint32
+from tilewright.dtypes import DType, bool_, float16, int32, uint32
 from tilewright.errors import LanguageError
 from tilewright.instructions.descriptors import CHUNK, SharedDescriptor
+from tilewright.instructions.product_fences import LETTERS, fence_registers, keep_reads_behind
 from tilewright.instructions.warpgroup_atoms import NAMES as NAMES
 from tilewright.instructions.warpgroup_atoms import ROWS, THREADS, WarpgroupMMAAtom, make_atom, words_of
 from tilewright.instructions.warpgroup_operands import (
@@ -54,7 +55,7 @@ from tilewright.ir.core import Buffer, Op, Space, Value
 from tilewright.ir.effects import Completion, Effects, Order, Proxy, Scope, attribute, operand, reads, updates
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.instruction import Instruction
-from tilewright.ir.ops import Allocate, Binary, Constant
+from tilewright.ir.ops import Binary, Constant
 from tilewright.tensors import Tensor
 from tilewright.trace.control import nest
 from tilewright.trace.scalar import Scalar, as_scalar
@@ -222,7 +223,7 @@ class _Product(Instruction):
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = replace(_OF_WARPGROUP, asynchronous=Completion.WARPGROUP, proxy=Proxy.ASYNC)
     COUNTED: ClassVar[str | None] = "mma"
-    RESERVED: ClassVar[str] = r"wgmma_\w+|shared_descriptor|fence_registers"
+    RESERVED: ClassVar[str] = r"wgmma_\w+|shared_descriptor|fence_registers|keep_reads_behind"
     ON_AMD: ClassVar[tuple[str, str] | None] = ("wgmma", "take a MFMA atom of tw.atoms")
 
     @property
@@ -408,7 +409,7 @@ class WgmmaFence(Instruction):
         return run
 
     def cuda(self, printer: Printer) -> None:
-        _fence_registers(printer, self)
+        fence_registers(printer, self)
         _statement(printer, self, "wgmma_fence", "wgmma.fence.sync.aligned")
 
 
@@ -466,7 +467,9 @@ class WgmmaWait(Instruction):
 
     def cuda(self, printer: Printer) -> None:
         _statement(printer, self, "wgmma_wait", "wgmma.wait_group.sync.aligned", self.pending)
-        _fence_registers(printer, self)
+        if self.pending == 0:
+            keep_reads_behind(printer, self)
+        fence_registers(printer, self)
 
 
 # --- how it is written -----------------------------------------------------------------------------------
@@ -478,7 +481,6 @@ _DESCRIPTOR = f"""\
     const unsigned int first = (unsigned int)layout | ((unsigned int)__cvta_generic_to_shared(address) & 0x3FFFF) >> 4;
     return (layout >> 32 << 32) | (first + chunks);
 }}"""
-_LETTERS = {float32: "f", int32: "r", uint32: "r"}
 
 
 def _descriptor(printer: Printer, buffer: Buffer, index: Value, described: SharedDescriptor) -> str:
@@ -527,7 +529,7 @@ def _product_function(atom: WarpgroupMMAAtom, held: DType) -> tuple[str, str]:
     if atom.dtype_a.bits == 16:
         transposed = [str(int(major == "MN")) for major in atom.majors]
         options += "".join(f", {x}" for x in (transposed[1:] if in_registers else transposed))
-    outputs = ", ".join(f'"+{_LETTERS[held]}"(d[{i}])' for i in range(count))
+    outputs = ", ".join(f'"+{LETTERS[held]}"(d[{i}])' for i in range(count))
     inputs = ", ".join(f'"{a_letter}"({x})' for x in of_a) + ', "l"(b)' + ', "r"(metadata)' * sparse
     parameters = (
         ", ".join(f"{a_type} {x}" for x in of_a) + ", unsigned long long b" + ", unsigned int metadata" * sparse
@@ -561,35 +563,3 @@ def _statement(printer: Printer, op: Op, name: str, instruction: str, number: in
         f'    asm volatile("{instruction} %0;" :: "n"(pending) : "memory");\n}}'
     )
     printer.statement(f"{name}<{number}>();", op)
-
-
-def _fence_registers(printer: Printer, op: Op) -> None:
-    """Print what keeps the compiler from moving uses of products' registers across a fence or a wait."""
-    for buffer, count in _in_products(printer, op).items():
-        c, letter = buffer.dtype.c_name, _LETTERS[buffer.dtype]
-        printer.prelude.need(
-            "// Keeps the compiler from moving uses of registers to the other side of this line.\n"
-            f"template <int count>\n{FUNCTION} void fence_registers({c}* r) {{\n"
-            f'#pragma unroll\n    for (int i = 0; i < count; i++) asm volatile("" : "+{letter}"(r[i]) :: "memory");\n}}'
-        )
-        printer.statement(f"fence_registers<{count}>({printer.buffer_names[buffer]});", op)
-
-
-def _in_products(printer: Printer, op: Op) -> dict[Buffer, int]:
-    """Return the register buffers of products that are declared where an op is, with their sizes."""
-    places = printer.structure.places
-    around, inner = {places[op][0]: places[op][1]}, places[op][0]
-    while inner in printer.structure.owners:
-        owner = printer.structure.owners[inner]
-        inner = places[owner][0]
-        around[inner] = places[owner][1]
-    walked = list(printer.kernel.body.walk())
-    allocated = {each.buffer: places[each] for each in walked if isinstance(each, Allocate)}
-    found: dict[Buffer, int] = {}
-    for each in walked:
-        for use in each.uses if isinstance(each, _Product) else ():
-            block, index = allocated[use.buffer.root] if use.buffer.space is Space.REGISTER else (None, 0)
-            if block in around and index < around[block]:
-                assert use.buffer.size is not None, use.buffer
-                found[use.buffer] = use.buffer.size
-    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -134,11 +134,15 @@ class Block:
 
     def walk(self) -> Iterator[Op]:
         """Yield every op of the block and of the blocks nested in it, outer ops first."""
-        for op in self.ops:
-            yield op
-            if roles_of(type(op)).block:
-                for inner in op.blocks:
-                    yield from inner.walk()
+        pending: list[Block | Iterator[Op]] = [iter(self.ops)]  # one generator, however deep the blocks are nested
+        while pending:
+            top = pending.pop()
+            ops = iter(top.ops) if isinstance(top, Block) else top
+            for op in ops:
+                yield op
+                if roles_of(type(op)).block:
+                    pending += (ops, *reversed(op.blocks))
+                    break
 
     def substitute(self, mapping: Mapping[Value, Value]) -> None:
         """Replace operands in place, in the block's ops and in those of the blocks nested in it."""
@@ -398,7 +402,8 @@ class Kernel:
     found that could be faster. `warp_size` is how many threads a warp of the target has. `cooperative` says that all
     blocks of a launch have to be on the GPU at once, `cluster` how many form a cluster along x, y and z;
     `dependent_launch` that a launch may begin before the one before it has ended. `launch_sized`
-    is the shared memory behind `shared_bytes`. `tensor_maps` come behind the parameters.
+    is the shared memory behind `shared_bytes`. `tensor_maps` come behind the parameters. `untaken_roles` are barriers
+    at which threads would meet others in branches that no thread of the block takes, with the places of these branches.
     """
 
     name: str
@@ -418,6 +423,7 @@ class Kernel:
     dependent_launch: bool = False
     launch_sized: tuple[LaunchSized, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
+    untaken_roles: tuple[tuple[Hashable, SourceLocation | None], ...] = ()
 
     @property
     def launch_sized_start(self) -> int:
@@ -429,5 +435,6 @@ class Kernel:
         """Return the buffers that the ops of the kernel name, in order of first use."""
         found: dict[Buffer, None] = {p.target: None for p in self.parameters if isinstance(p.target, Buffer)}
         for op in self.body.walk():
-            found.update((buffer, None) for buffer in op.buffers)
+            for use in roles_of(type(op)).uses:
+                found[getattr(op, use.field)] = None
         return list(found)

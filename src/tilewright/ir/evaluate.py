@@ -27,6 +27,9 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
 }
 
 
+OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+
+
 def reduce_to(value: int, dtype: DType) -> int:
     """Return the value of the type that equals `value` modulo 2**bits (two's complement)."""
     if dtype.kind == "bool":
@@ -153,7 +156,7 @@ def infer(op: Op, type: object) -> Facts | None:
     if isinstance(op, Unary):
         return _unary(op, type)
     if isinstance(op, Select):
-        return facts_of(op.on_true).join(facts_of(op.on_false))
+        return _side(op.on_true, op.condition, True).join(_side(op.on_false, op.condition, False))
     if isinstance(op, Cast):
         source = op.x.type
         known = isinstance(source, DType) and not source.is_float and type is not bool_
@@ -161,6 +164,46 @@ def infer(op: Op, type: object) -> Facts | None:
     if isinstance(op, Compare):
         return Facts(0, 1)
     return (op.facts() if isinstance(op, Instruction) else None) or rules.unknown(type)
+
+
+def _side(value: Value, condition: Value, holds: bool) -> Facts:
+    """Return the facts of one side of a select: of `x + n` where the condition bounds x.
+
+    So `0 if x == 3 else x + 1` of an x between 0 and 3 lies there too, and a ring's next stage is one of its stages.
+    """
+    known, test = facts_of(value), condition.definition
+    if not isinstance(test, Compare) or not isinstance(test.lhs.type, DType) or test.lhs.type.is_float:
+        return known
+    limit, offset = facts_of(test.rhs).constant, _offset_from(value, test.lhs)
+    if limit is None or offset is None:
+        return known
+    x = _bounded(facts_of(test.lhs), test.kind if holds else OPPOSITE[test.kind], limit)
+    low, high = max(known.low, x.low + offset), min(known.high, x.high + offset)
+    fits = value.dtype.lowest <= x.low + offset and x.high + offset <= value.dtype.highest
+    return Facts(low, high, known.divisor) if fits and low <= high else known
+
+
+def _offset_from(value: Value, x: Value) -> int | None:
+    """Return n where a value is `x + n` or `x - n`."""
+    if value is x:
+        return 0
+    op = value.definition
+    if not isinstance(op, Binary) or op.kind not in ("add", "sub") or op.lhs is not x:
+        return None
+    n = facts_of(op.rhs).constant
+    return n if n is None or op.kind == "add" else -n
+
+
+def _bounded(x: Facts, kind: str, limit: int) -> Facts:
+    """Return the facts of an x for which `x kind limit` holds; where it never does, x as it is."""
+    low, high = x.low, x.high
+    if kind in ("eq", "ge", "gt"):
+        low = max(low, limit + (kind == "gt"))
+    if kind in ("eq", "le", "lt"):
+        high = min(high, limit - (kind == "lt"))
+    if kind == "ne":
+        low, high = low + (low == limit), high - (high == limit)
+    return Facts(low, high, x.divisor) if low <= high else x
 
 
 def special_facts(name: str, block: tuple[int, int, int] | None = None) -> Facts:

@@ -13,7 +13,7 @@ import struct
 from tilewright.dtypes import DType, bool_, float32, float64
 from tilewright.ir import evaluate
 from tilewright.ir.core import Op, Type, Value
-from tilewright.ir.evaluate import facts_of
+from tilewright.ir.evaluate import OPPOSITE, facts_of
 from tilewright.ir.facts import Facts
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, Constant, Extract, Pack, Select, Unary, constant
@@ -21,7 +21,6 @@ from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, Constant, Extract,
 Simplified = Value | Op | int | float | None
 
 _COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor", "min", "max"})
-_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
 def constant_of(value: Value) -> int | float | bool | None:
@@ -243,7 +242,7 @@ def _unary(op: Unary, type: Type) -> Simplified:
     if isinstance(inner, Unary) and op.kind == inner.kind in ("neg", "not", "bit_not") and inner.x.type is type:
         return inner.x
     if op.kind == "not" and isinstance(inner, Compare) and not inner.lhs.dtype.is_float:
-        return Compare(_OPPOSITE[inner.kind], inner.lhs, inner.rhs)  # of floats, a NaN makes both false
+        return Compare(OPPOSITE[inner.kind], inner.lhs, inner.rhs)  # of floats, a NaN makes both false
     x = constant_of(op.x)
     if x is None:
         return None
@@ -260,7 +259,7 @@ def _compare(op: Compare) -> Simplified:
     a, b = facts_of(op.lhs), facts_of(op.rhs)
     if _always(op.kind, a, b):
         return 1
-    if _always(_OPPOSITE[op.kind], a, b):
+    if _always(OPPOSITE[op.kind], a, b):
         return 0
     return _moved(op)
 

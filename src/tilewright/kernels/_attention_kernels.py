@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 import tilewright as tw
-from tilewright.kernels._row_kernels import LOWEST, wide
+from tilewright.kernels._row_kernels import LOG2E, LOWEST, held_part, row_number, row_of, wide
 
 LN2 = math.log(2)
 
@@ -150,11 +150,6 @@ def power(x, dtype):
     return tw.ex2_approx(x, ftz=True) if dtype.bits <= 16 else tw.exp2(x)
 
 
-def finite(x):
-    """Return log(sum(exp)) of a row in units of log 2, and 0 for a row that sees no key, whose weights are 0."""
-    return tw.where(x == -math.inf, 0, x) * math.log2(math.e)
-
-
 @tw.function
 def columns_seen(first, offset, before, after, extent, plan):
     """Return the tiles of columns that rows see from `first` on: the first one, and the one behind the last."""
@@ -250,3 +245,179 @@ def attend(out, lse, Q, K, V, tokens_at, keys_at, lengths, scale, left, right, p
         sums[r, :] *= tw.where(total[r] == 0, 0, 1 / total[r])  # a row may see no key
     target = tw.local_tile(matrix_of(out, of_tokens, head), (plan.rows, plan.value_head), (tile, 0))
     tw.copy(acc.to(out.dtype), thread.partition_C(target))
+
+
+# --- backward -------------------------------------------------------------------------------------------------------
+
+
+@tw.kernel
+def sum_products(total, tops, grad, out, lse, subtracted, tiles: tw.constexpr, columns: tw.constexpr):
+    """Compute sum(grad * out) of each row, less the row's gradient of lse, unless that is None.
+
+    `tops` is lse in units of log 2, and 0 where a row sees no key: its weights are exp2(-inf - 0).
+    """
+    at, kind = row_number(), wide(out.dtype)
+    parts = [held_part(row_of(x, at), tiles, columns).to(kind) for x in (grad, out)]
+    found = tw.reduce(parts[0] * parts[1], "add", tiles.size)
+    if tw.thread_idx.x == 0:
+        if subtracted is not None:
+            found = found - tw.guarded(subtracted)[place_in(subtracted, at)].to(kind)
+        tw.guarded(total)[place_in(total, at)] = found
+        top = tw.guarded(lse)[place_in(lse, at)]
+        tw.guarded(tops)[place_in(tops, at)] = tw.where(top == -math.inf, 0, top * kind(LOG2E))
+
+
+def place_in(x, at):
+    """Return the coordinate of number `at` of an array (batch, heads, tokens), the last mode fastest."""
+    heads, tokens = x.shape[1:]
+    return at // (heads * tokens), at // tokens % heads, at % tokens
+
+
+@tw.kernel
+def gradient_of_tokens(
+    dQ, Q, dO, K, V, tops, delta, tokens_at, keys_at, lengths, scale, factor, left, right, plan: tw.constexpr
+):
+    """Compute a tile of dQ = scale * W K with W = P (dO V^T - delta), P = exp2(scores - tops)."""
+    kind, thread = wide(Q.dtype), plan.mma.get_slice(tw.thread_idx.x)
+    tile, head, sequence = place_of(Q, tokens_at, plan.rows)
+    of_tokens, of_keys = part_of(Q, tokens_at, None, sequence), part_of(K, keys_at, lengths, sequence)
+    shared_head, keys = head // (Q.shape[1] // K.shape[1]), of_keys[2]
+    q, grad = matrix_of(Q, of_tokens, head), matrix_of(dO, of_tokens, head)
+    k, v = matrix_of(K, of_keys, shared_head), matrix_of(V, of_keys, shared_head)
+    first, ahead = tile * plan.rows, keys - of_tokens[2]
+    begin, end = columns_seen(first, ahead, left, right, keys, plan)
+
+    sQ, sG, sK, sV = (tw.shared(plan.dtype, x) for x in (plan.smem_a1, plan.smem_a2, plan.smem_b1, plan.smem_b2))
+    weights = Weights(plan, thread)
+    a1, a2, b1, b2 = (
+        *(resident(plan, thread, x) for x in (sQ, sG)), *(streamed(plan, thread, x) for x in (sK, sV))
+    )  # fmt: skip
+    turned = transposed(plan, thread, sK)
+    S, dP = (tw.registers(kind, plan.mma.partition_shape((plan.rows, plan.columns), "C")) for _ in "SP")
+    acc = tw.registers(kind, plan.mma.partition_shape((plan.rows, plan.head), "C"))
+    scores, slopes = tw.accumulator_rows(plan.mma, S), tw.accumulator_rows(plan.mma, dP)
+    at = tw.accumulator_rows(plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.columns))))
+    rows = tw.size(scores.shape[0])
+    top, least = tw.registers(kind, rows), tw.registers(kind, rows)
+    for r in tw.static_range(rows):
+        top[r] = numbers_of(tops, of_tokens, head)[at[r, 0][0] + first]
+        least[r] = numbers_of(delta, of_tokens, head)[at[r, 0][0] + first]
+    tw.clear(acc)
+
+    def bring(step):
+        if step < end:
+            fill(plan.fill1, k, step, sK[:, :, step % plan.stages])
+            fill(plan.fill2, v, step, sV[:, :, step % plan.stages])
+        if plan.is_async:
+            tw.cp_async_commit()
+
+    fill(plan.fill1, q, tile, sQ)
+    fill(plan.fill2, grad, tile, sG)
+    if plan.stages > 1:
+        bring(begin)
+    for step in tw.range(begin, end, unroll=1):
+        stage = step % plan.stages
+        bring(step + plan.stages - 1)
+        if plan.is_async:
+            tw.cp_async_wait(plan.stages - 1)
+        tw.sync_threads()
+        tw.clear(S)
+        tw.clear(dP)
+        multiply(plan, S, a1, b1, stage)
+        multiply(plan, dP, a2, b2, stage)
+        S *= scale
+        mask(scores, at, first, step * plan.columns, ahead, left, right, keys, plan)
+        for r in tw.static_range(rows):
+            slopes[r, :] = power(scores[r, :] - top[r], plan.dtype) * (slopes[r, :] - least[r])
+        weights.put(dP)
+        if plan.smem_p is not None:
+            tw.sync_threads()
+        weights.multiply(acc, dP, turned, stage)
+        tw.sync_threads()
+    acc *= factor
+    target = tw.local_tile(matrix_of(dQ, of_tokens, head), (plan.rows, plan.head), (tile, 0))
+    tw.copy(acc.to(dQ.dtype), thread.partition_C(target))
+
+
+@tw.kernel
+def gradients_of_keys(
+    dK, dV, K, V, Q, dO, tops, delta, tokens_at, keys_at, lengths, scale, factor, left, right, plan: tw.constexpr
+):
+    """Compute a tile of dK = scale * W^T Q and dV = P^T dO, over all tokens and heads that see these keys.
+
+    Scores are computed transposed, keys by tokens, so that weights are the operand A of both products.
+    """
+    kind, thread = wide(Q.dtype), plan.mma.get_slice(tw.thread_idx.x)
+    tile, shared_head, sequence = place_of(K, keys_at, plan.rows)
+    of_tokens, of_keys = part_of(Q, tokens_at, None, sequence), part_of(K, keys_at, lengths, sequence)
+    group, tokens = Q.shape[1] // K.shape[1], of_tokens[2]
+    k, v = matrix_of(K, of_keys, shared_head), matrix_of(V, of_keys, shared_head)
+    first, behind = tile * plan.rows, tokens - of_keys[2]
+    begin, end = columns_seen(first, behind, right, left, tokens, plan)
+
+    sK, sV, sQ, sG = (tw.shared(plan.dtype, x) for x in (plan.smem_a1, plan.smem_a2, plan.smem_b1, plan.smem_b2))
+    weights, of_slopes = Weights(plan, thread), Weights(plan, thread)
+    a1, a2, b1, b2 = (
+        *(resident(plan, thread, x) for x in (sK, sV)), *(streamed(plan, thread, x) for x in (sQ, sG))
+    )  # fmt: skip
+    turned_q, turned_g = transposed(plan, thread, sQ), transposed(plan, thread, sG)
+    S, dP = (tw.registers(kind, plan.mma.partition_shape((plan.rows, plan.columns), "C")) for _ in "SP")
+    sum_k, sum_v = (
+        tw.registers(kind, plan.mma.partition_shape((plan.rows, n), "C")) for n in (plan.head, plan.value_head)
+    )
+    scores, slopes = tw.accumulator_rows(plan.mma, S), tw.accumulator_rows(plan.mma, dP)
+    at = tw.accumulator_rows(plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.columns))))
+    tw.clear(sum_k)
+    tw.clear(sum_v)
+
+    fill(plan.fill1, k, tile, sK)
+    fill(plan.fill2, v, tile, sV)
+    for member in range(group):
+        head = shared_head * group + member
+        q, grad = matrix_of(Q, of_tokens, head), matrix_of(dO, of_tokens, head)
+        of_head = [numbers_of(x, of_tokens, head) for x in (tops, delta)]
+
+        def bring(step, q=q, grad=grad):
+            if step < end:
+                fill(plan.fill1, q, step, sQ[:, :, step % plan.stages])
+                fill(plan.fill2, grad, step, sG[:, :, step % plan.stages])
+            if plan.is_async:
+                tw.cp_async_commit()
+
+        if plan.stages > 1:
+            bring(begin)
+        for step in tw.range(begin, end, unroll=1):
+            stage = step % plan.stages
+            bring(step + plan.stages - 1)
+            if plan.is_async:
+                tw.cp_async_wait(plan.stages - 1)
+            tw.sync_threads()
+            tw.clear(S)
+            tw.clear(dP)
+            multiply(plan, S, a1, b1, stage)
+            multiply(plan, dP, a2, b2, stage)
+            S *= scale
+            mask(scores, at, first, step * plan.columns, behind, right, left, tokens, plan)
+            for c in tw.static_range(tw.size(scores.shape[1])):
+                token = at[0, c][1] + step * plan.columns
+                top, least = of_head[0][token], of_head[1][token]
+                scores[:, c] = power(scores[:, c] - top, plan.dtype)
+                slopes[:, c] = scores[:, c] * (slopes[:, c] - least)
+            weights.put(S)
+            of_slopes.put(dP)
+            if plan.smem_p is not None:
+                tw.sync_threads()
+            weights.multiply(sum_v, S, turned_g, stage)
+            of_slopes.multiply(sum_k, dP, turned_q, stage)
+            tw.sync_threads()
+    sum_k *= factor
+    for x, acc, head in ((dK, sum_k, plan.head), (dV, sum_v, plan.value_head)):
+        place = of_keys
+        if lengths is not None:  # keys behind the number that the sequence has: nothing sees them
+            place, values = (sequence, 0, x.shape[2]), tw.accumulator_rows(plan.mma, acc)
+            for r in tw.static_range(tw.size(values.shape[0])):
+                is_key = at[r, 0][0] + first < of_keys[2]
+                for c in tw.static_range(tw.size(values.shape[1])):
+                    values[r, c] = tw.where(is_key, values[r, c], 0)
+        target = tw.local_tile(matrix_of(x, place, shared_head), (plan.rows, head), (tile, 0))
+        tw.copy(acc.to(x.dtype), thread.partition_C(target))

@@ -217,7 +217,7 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, operands, alpha
     tA, tB = thread.partition_A(sA), thread.partition_B(sB)
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
     partial = tw.registers(acc.dtype, acc.shape) if plan.promotes else None
-    state = ring.consumer(behind=0 if plan.promotes else 1)
+    state = ring.consumer(behind=0 if plan.promotes else 1, relaxed=True)
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
         multiply(plan, state, tA, tB, acc, partial, first, last)

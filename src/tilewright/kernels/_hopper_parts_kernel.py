@@ -143,7 +143,7 @@ def cooperate(plan, how, epilogue, works, ring, buffers, D, A, B, operands, alph
     tA, tB = thread.partition_A(sA), thread.partition_B(sB)
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
     chunk = tw.registers(acc.dtype, acc.shape)
-    state = ring.consumer(behind=0)
+    state = ring.consumer(behind=0, relaxed=True)
     for row, column, batch, _split in works:
         tw.clear(acc)
         for _k_tile in range(works.k_tiles):

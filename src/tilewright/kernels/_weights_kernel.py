@@ -106,9 +106,9 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     """Compute a tile of D = epilogue(alpha * A @ weights, operands) for a few rows of A.
 
     The warps of a block share the columns and divide K, one chunk after another each, so that together they read the
-    memory of the weights from its beginning to its end. A warp loads its next chunk, weights and x, before it
-    multiplies the one that it has; nothing passes through shared memory but the warps' sums, which are added in the
-    warps' order.
+    memory of the weights from its beginning to its end. A warp loads its next chunk before it multiplies the one that
+    it has: the weights to registers, x to two stages of shared memory of its own, for ldmatrix. The warps' sums are
+    added in the warps' order.
     """
     n_block, m_block, batch = block_of(plan, D.shape)
     scales_and_zeros, rest, numbers = taken_apart(plan, operands)
@@ -120,36 +120,45 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     w = tw.registers(A.dtype, plan.mma.partition_shape((plan.columns, 16), "A"))
     shape = plan.mma.partition_shape((plan.columns, plan.tokens), "C")
     acc, part = tw.registers(tw.float32, shape), tw.registers(tw.float32, shape)
-    # Of x a lane has two elements of each eight of a row: four of each step.
-    held_x, coming_x = tw.registers(A.dtype, plan.x_layout), tw.registers(A.dtype, plan.x_layout)
+    sX = tw.shared(A.dtype, plan.smem_x)[:, :, :, warp]
+    x = tw.registers(A.dtype, plan.x_layout)
     held = [tw.registers(tw.uint32, plan.word_layout) for _ in tiles]
     coming = [tw.registers(tw.uint32, plan.word_layout) for _ in tiles]
 
-    def load(chunk, words, x):
+    def load(chunk, words, stage):
         for tile, target in zip(tiles, words, strict=True):
             for half in tw.static_range(2):
                 for vector in tw.static_range(plan.vectors):
                     place = (tile, chunk, (half * plan.vectors + vector) * 32 + lane.lane)
                     source = tw.local_tile(lane.packed, (1, 1, 4), place)
                     tw.copy(plan.read, source[0, 0, :], target[:, vector, half])
-        for atom in tw.static_range(plan.tokens // 8):
-            for i in tw.static_range(2 * plan.steps):
-                place = (m_block * plan.tokens + 8 * atom + lane.row, chunk * 64 + 4 * i + lane.quad)
-                tw.copy(tw.local_tile(A, (1, 2), place, guard=True)[0, :], x[:, i, atom])
+        for i in tw.static_range(plan.tokens // 2):  # two rows of 256 bytes at once
+            row, vector = 2 * i + lane.lane // 16, lane.lane % 16
+            source = tw.local_tile(A, (1, 8), (m_block * plan.tokens + row, chunk * 16 + vector), guard=True)
+            tw.copy(plan.copy_x, source[0, :], tw.local_tile(sX[row, :, stage], (8,), (vector,)))
+        tw.cp_async_commit()
 
-    fragments = held_x.map_layout(lambda _: plan.x_fragments)
+    def read_x(stage):
+        tw.cp_async_wait(0)
+        tw.sync_warp()
+        for atom in tw.static_range(plan.tokens // 8):
+            for i in tw.static_range(4):
+                row = sX[8 * atom + lane.lane % 8, :, stage]
+                tw.copy(plan.load_x, tw.local_tile(row, (8,), (4 * i + lane.lane // 8,)), x[:, i, atom])
+
+    fragments = x.map_layout(lambda _: plan.x_fragments)
     tw.clear(acc)
     if warp < lane.chunks:
-        load(warp, held, held_x)
+        load(warp, held, 0)
     for chunk in tw.range(warp, lane.chunks, plan.shares, unroll=1):
         groups = [lane.read_groups(tile, chunk) for tile in tiles]
-        is_last = chunk + plan.shares >= lane.chunks
+        stage, is_last = chunk // plan.shares % 2, chunk + plan.shares >= lane.chunks
+        read_x(stage)
         if not is_last:
-            load(chunk + plan.shares, coming, coming_x)
+            load(chunk + plan.shares, coming, 1 - stage)
         scales, zeros = [s for s, _ in groups], None if lane.zeros is None else [z for _, z in groups]
         multiply_chunk(plan, acc, part, w, lambda s: fragments[:, :, s], held, scales, zeros)
         if not is_last:
-            tw.copy(coming_x, held_x)
             for source, target in zip(coming, held, strict=True):
                 tw.copy(source, target)
 

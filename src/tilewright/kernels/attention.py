@@ -14,12 +14,14 @@ from tilewright.arch import VECTOR_BYTES, Arch, default_arch
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
+from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
-from tilewright.kernels._attention_kernels import attend
-from tilewright.kernels.attention_hopper import hopper_plan, why_not
+from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
+from tilewright.kernels.attention_hopper import GRADIENT_HEADS, hopper_gradient_plan, hopper_plan, why_not
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
 from tilewright.kernels.results import host_array
+from tilewright.kernels.rows import plan_rows
 from tilewright.runtime import driver
 from tilewright.runtime.views import View
 
@@ -162,31 +164,42 @@ def attention(
 
 
 def _forward(problem: Problem, out: Operand, lse: Operand | None) -> None:
-    q, v = problem.q, problem.v
-    views = [problem.heads(x) for x in (out, q, problem.k, v)]
+    views = [problem.heads(x) for x in (out, problem.q, problem.k, problem.v)]
     numbers = None if lse is None else problem.numbers(lse)
-    sides = np.int32(problem.left), np.int32(problem.right)
+    problem, views, numbers = _with_heads_as_tokens(problem, views, numbers)
     if family_of(problem, views) == "hopper":
         by_warpgroups(problem, views, numbers)
         return
-    plan = plan_for(
-        q.dtype,
-        q.shape[-1],
-        v.shape[-1],
-        alignment_of(views[1:]),
-        max(views[1].shape[2], views[2].shape[2]),
-        arch_of(q),
-        False,
-    )
+    _, q, k, v = views
+    longest = max(q.shape[2], k.shape[2])
+    plan = plan_for(q.dtype, q.shape[3], v.shape[3], alignment_of((q, k, v)), longest, arch_of(problem.q), False)
     launcher(attend, blocks_of(problem, q, plan.rows), plan.threads)(
-        views[0], numbers, *views[1:], *problem.sequences.views(), problem.factor, *sides, plan
-    )
+        views[0], numbers, *views[1:], *problem.sequences.views(),
+        problem.factor, np.int32(problem.left), np.int32(problem.right), plan,
+    )  # fmt: skip
 
 
-def attention_views(problem: Problem, out: Any, lse: Any) -> tuple[list[View], View]:
-    """Return out, q, k, v and lse, which are there already, as kernels take them; for tests of one kernel."""
-    target, numbers = read("attention", "out", out), read("attention", "lse", lse)
-    return [problem.heads(x) for x in (target, problem.q, problem.k, problem.v)], problem.numbers(numbers)
+def _with_heads_as_tokens(
+    problem: Problem, views: list[View], lse: View | None
+) -> tuple[Problem, list[View], View | None]:
+    """Return a call of one token, which sees all keys, with the heads that share keys as its tokens.
+
+    A tile then has all of them, and keys are read once.
+    """
+    _, q, k, _ = views
+    shared = k.shape[1]
+    if problem.is_ragged or q.shape[2] != 1 or q.shape[1] == shared or problem.left < k.shape[2] or 0 in k.shape:
+        return problem, views, lse
+
+    def packed(x: View) -> View:
+        batch, heads, _, *head = x.shape
+        of_batch, of_head, _, *of_element = x.strides
+        group = heads // shared
+        shape, strides = (batch, shared, group, *head), (of_batch, group * of_head, of_head, *of_element)
+        return type(x)(x.pointer, shape, strides, x.dtype, x.device, x.writable, x.owner, x.stream)
+
+    found = [packed(x) for x in views[:2]] + views[2:]
+    return replace(problem, right=UNLIMITED), found, None if lse is None else packed(lse)
 
 
 def family_of(problem: Problem, views: Sequence[View]) -> str:
@@ -216,18 +229,116 @@ def q_and_keys(views: Sequence[View]) -> int:
     return views[1].shape[2] + views[2].shape[2]
 
 
+@hiding_frames
+def attention_backward(
+    grad: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    result_of_forward: Any,
+    lse: Any,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    scale: float | None = None,
+    offsets: Any = None,
+    key_offsets: Any = None,
+    key_lengths: Any = None,
+    lse_grad: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of `tw.attention`'s q, k and v from that of its result.
+
+    >>> import numpy as np, tilewright as tw
+    >>> q = k = np.zeros((1, 1, 2, 4), np.float32)
+    >>> v = np.array([[[[1], [3]]]], np.float32)
+    >>> out, lse = tw.attention(q, k, v, statistics=True)
+    >>> dq, dk, dv = tw.attention_backward(np.ones_like(out), q, k, v, out, lse)
+    >>> dv.ravel()
+    array([1., 1.], dtype=float32)
+
+    `result_of_forward` and `lse` are what `tw.attention` returns with `statistics=True`; the other arguments are those
+    of that call. `lse_grad` is a gradient of lse, if there is one. Scores are computed again. Gradients have the type
+    of the arrays; each is a sum in one order, so that it has the same bits each time.
+
+    Raises `ArgumentError` for arrays that do not fit together.
+    """
+    function = "attention_backward"
+    problem = read_problem(function, q, k, v, causal, window, scale, (offsets, key_offsets, key_lengths))
+    given = [read(function, name, x, (problem.q.dtype,)) for name, x in
+             (("grad", grad), ("result_of_forward", result_of_forward))]  # fmt: skip
+    numbers = [read(function, name, x, (problem.kind,)) for name, x in
+               (("lse", lse), *([] if lse_grad is None else [("lse_grad", lse_grad)]))]  # fmt: skip
+    for x, shape in (*((x, problem.result_shape()) for x in given), *((x, problem.numbers_shape()) for x in numbers)):
+        if x.shape != shape:
+            raise ArgumentError(f"{x.name} has the shape {x.shape}, and {shape} is expected for q {problem.q.shape}")
+    check_together((problem.q, *given, *numbers))
+    arrays = problem.q, problem.k, problem.v
+    found = [result(function, None, x, x.shape, x.dtype, name=f"d{x.name}") for x in arrays]
+    _backward(problem, given, numbers, found)
+    dq, dk, dv = (x.array for x in found)
+    return dq, dk, dv
+
+
+def _backward(problem: Problem, given: list[Operand], numbers: list[Operand], found: list[Operand]) -> None:
+    q, k, v, grad, out = (problem.heads(x) for x in (problem.q, problem.k, problem.v, *given))
+    lse, *subtracted = (problem.numbers(x) for x in numbers)
+    made = [result(problem.function, None, problem.q, problem.numbers_shape(), problem.kind) for _ in ("delta", "tops")]
+    delta, tops = (problem.numbers(x) for x in made)
+    rows = plan_rows(q.dtype.bits, max(v.shape[3], 1), alignment_of((grad, out)))
+    if 0 not in q.shape[:3]:
+        launcher(sum_products, rows.grid(math.prod(q.shape[:3])), rows.block, rows.min_blocks)(
+            delta, tops, grad, out, lse, subtracted[0] if subtracted else None, rows.tiles, rows.held
+        )
+    views = [problem.heads(x) for x in found]
+    if q.shape[3] in GRADIENT_HEADS and family_of(problem, (grad, q, k, v)) == "hopper":
+        gradients_on_hopper(problem, views, grad, tops, delta)
+    else:
+        _gradients_by_tiles(problem, views, grad, tops, delta)
+
+
+def _gradients_by_tiles(problem: Problem, found: Sequence[View], grad: View, tops: View, delta: View) -> None:
+    q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
+    longest, vector = max(q.shape[2], k.shape[2]), alignment_of((q, k, v, grad))
+    plan = plan_for(q.dtype, q.shape[3], v.shape[3], vector, longest, arch_of(problem.q), True)
+    factors = problem.factor, problem.kind.numpy.type(problem.scale)
+    rest = (tops, delta, *problem.sequences.views(), *factors, np.int32(problem.left), np.int32(problem.right), plan)
+    dq, dk, dv = found
+    # Where there is nothing to add up, gradients are zeros; what has no elements is not computed.
+    if 0 not in dq.shape:
+        launcher(gradient_of_tokens, blocks_of(problem, dq, plan.rows), plan.threads)(dq, q, grad, k, v, *rest)
+    if 0 not in dk.shape:
+        launcher(gradients_of_keys, blocks_of(problem, dk, plan.rows), plan.threads)(dk, dv, k, v, q, grad, *rest)
+
+
+def gradients_on_hopper(
+    problem: Problem, found: Sequence[View], grad: View, tops: View, delta: View, columns: int | None = None
+) -> None:
+    """Launch the kernels of Hopper; `columns`, of a tile, are for tests."""
+    q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
+    dq, dk, dv = found
+    numbers = tops, delta, problem.factor, np.float32(problem.scale)
+    left, right = np.int32(problem.left), np.int32(problem.right)
+    for of_keys, x, arrays, sides in (
+        (False, q, (dq, None, q, grad, k, v), (left, right)),
+        (True, k, (dk, dv, k, v, q, grad), (right, left)),
+    ):
+        plan = hopper_gradient_plan(q.dtype, q.shape[3], of_keys, columns)
+        blocks = -(-x.shape[2] // plan.rows) * x.shape[1] * x.shape[0]
+        launcher(gradients_by_warpgroups, blocks, plan.threads)(*arrays, *numbers, *sides, plan)
+
+
 def arch_of(x: Operand) -> Arch:
     """Return the target that kernels on an array are compiled for; in the simulator, the default one."""
     device = x.info.device
     return default_arch() if isinstance(device, str) else driver.device_properties(device).arch
 
 
-def blocks_of(problem: Problem, x: Operand, rows: int) -> int:
+def blocks_of(problem: Problem, x: View, rows: int) -> int:
     """Return how many blocks take the tiles of x's tokens."""
-    view = problem.heads(x)
+    batch, heads, tokens, _ = x.shape
     if problem.is_ragged:
-        return view.shape[1] * (view.shape[2] // rows + problem.count)
-    return view.shape[0] * view.shape[1] * -(-view.shape[2] // rows)
+        return heads * (tokens // rows + problem.count)
+    return batch * heads * -(-tokens // rows)
 
 
 def alignment_of(views: Sequence[View]) -> int:

@@ -15,6 +15,7 @@ from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_
 
 WARPGROUP = 128
 HEADS = (64, 128, 256)
+GRADIENT_HEADS = (64, 128)
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
@@ -83,6 +84,61 @@ def hopper_plan(
         make_tiled_mma(product, (consumers, 1, 1)),
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, make_tiled_mma(product)),
         (24, 240) if consumers == 2 else (32, 160),
+    )
+
+
+@dataclass(frozen=True)
+class HopperGradientPlan:
+    """The tiles of a gradient by warpgroups: `rows` that stay, `columns` that go by; `of_keys` says which is which."""
+
+    rows: int
+    columns: int
+    head: int
+    of_keys: bool
+    smem_a: ComposedLayout  # (rows, head)
+    smem_b: ComposedLayout  # (columns, head, stages)
+    scores: TiledMMA
+    sums: TiledMMA
+    registers: tuple[int, int]  # of the producer and of a consumer
+
+    @property
+    def consumers(self) -> int:
+        """How many warpgroups multiply."""
+        return self.rows // 64
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block: those of the producer too."""
+        return WARPGROUP * (1 + self.consumers)
+
+
+@lru_cache(maxsize=64)
+def hopper_gradient_plan(dtype: DType, head: int, of_keys: bool, columns: int | None = None) -> HopperGradientPlan:
+    """Return the plan for gradients of heads of 64 or 128 elements; `columns` are those of another tile.
+
+    >>> plan = hopper_gradient_plan(bfloat16, 128, True)
+    >>> plan.rows, plan.columns, plan.threads
+    (128, 48, 384)
+    """
+    # What registers hold: where rows are keys there are two sums.
+    rows, most, stages = {
+        (64, True): (128, 96, 4), (64, False): (128, 128, 4), (128, True): (128, 48, 5), (128, False): (128, 96, 3),
+    }[head, of_keys]  # fmt: skip
+    tile, consumers, types = columns or most, rows // 64, _TYPES[dtype]
+    lines = atoms.GMMA_K_SW128(dtype)
+    product = getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN")
+    smem_a, smem_b = tile_to_shape(lines, (rows, head)), tile_to_shape(lines, (tile, head, stages))
+    assert isinstance(smem_a, ComposedLayout) and isinstance(smem_b, ComposedLayout)
+    return HopperGradientPlan(
+        rows,
+        tile,
+        head,
+        of_keys,
+        smem_a,
+        smem_b,
+        make_tiled_mma(getattr(atoms, f"SM90_64x{tile}x16_{types}_SS"), (consumers, 1, 1)),
+        make_tiled_mma(product, (consumers, 1, 1)),
+        (24, 240),
     )
 
 

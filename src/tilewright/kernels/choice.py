@@ -19,6 +19,7 @@ from tilewright.kernels.problem import Operand, Problem
 from tilewright.kernels.streaming import Streaming
 from tilewright.kernels.weight_streaming import WeightStreaming
 from tilewright.kernels.weight_tiles import WeightTiles
+from tilewright.kernels.weight_warpgroups import WeightWarpgroups
 from tilewright.notebook import Column, Row
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ FAMILIES: tuple[Family, ...] = (
     Streaming(),
     WeightStreaming(),
     WeightTiles(),
+    WeightWarpgroups(),
 )  # fmt: skip
 
 

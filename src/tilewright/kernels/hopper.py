@@ -36,7 +36,7 @@ SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between b
 _NARROW = (8, 16, 32, 64)  # extents along which D is narrow
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
-_CLUSTERS = (2, 4, 8)  # blocks that share the K of a tile
+_CLUSTERS = (2, 3, 4, 5, 6, 7, 8)  # blocks that share the K of a tile
 _LEAST_STAGES = 4  # beside the sums that others send
 
 # Tile (M, N), ping-pong, cluster.
@@ -254,8 +254,9 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     stage = (m + n) * ROW + 16
     for splits in _CLUSTERS:
         stages = min(whole.stages, whole.stages - -(-((splits - 1) * sums + 8) // stage))
-        # Where 18 multiprocessors form clusters, 16 of them do.
-        if splits <= most and tiles * splits <= whole.blocks * 16 // 18 and stages >= _LEAST_STAGES:
+        # Of the 16 or 18 multiprocessors that lie together whole clusters are formed.
+        at_once = whole.blocks * (16 // splits * splits) // 18
+        if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
             yield replace(whole, splits=splits, adds_in_cluster=True, stages=stages)
 
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from tilewright import atoms
 from tilewright.arch import Arch, blocks_allowed
+from tilewright.atoms import CopyAtom, CpAsync
 from tilewright.dtypes import float16
 from tilewright.kernels._weights_kernel import stream_weights
 from tilewright.kernels.epilogue import ElementEpilogue
@@ -20,7 +22,7 @@ from tilewright.kernels.problem import Configuration, Problem
 from tilewright.kernels.weight_plan import WeightPlan, instruction_of, launch_plan
 from tilewright.kernels.weights import CHUNK, STEPS, TILE
 from tilewright.launch import Kernel
-from tilewright.layout import Layout
+from tilewright.layout import ComposedLayout, Layout, Swizzle
 from tilewright.tiled import make_tiled_mma
 
 ROWS = 16  # of x in a block at most
@@ -40,8 +42,25 @@ class StreamPlan(WeightPlan):
 
     @property
     def x_layout(self) -> Layout:
-        """A lane has two elements of each eight of its rows in a chunk."""
-        return Layout((2, 2 * STEPS, self.tokens // 8))
+        """What a lane has of a chunk of x: (of two steps, two steps, eight rows)."""
+        return Layout((8, 4, self.tokens // 8))
+
+    @property
+    def smem_x(self) -> ComposedLayout:
+        """x: (row, K, stage, warp); the swizzle puts the 16 bytes of eight rows into different banks."""
+        chunk = self.tokens * CHUNK
+        shape = (self.tokens, CHUNK, 2, self.shares)
+        return ComposedLayout(Swizzle(3, 3, 4), 0, Layout(shape, (CHUNK, 1, chunk, 2 * chunk)))
+
+    @property
+    def copy_x(self) -> CopyAtom:
+        found: CopyAtom = CpAsync(128)
+        return found
+
+    @property
+    def load_x(self) -> CopyAtom:
+        found: CopyAtom = atoms.SM75_U32x4_LDSM_N
+        return found
 
     @property
     def x_fragments(self) -> Layout:
@@ -71,7 +90,7 @@ class WeightStreaming(Family):
     def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
         rows, columns, _ = configuration.tile
         accumulators = rows * columns // 32
-        shared = configuration.warps[1] * rows * (columns + 4) * 4
+        shared = configuration.warps[1] * rows * max((columns + 4) * 4, 2 * CHUNK * 2)
         rejection = None
         registers = _registers(problem, configuration)
         limit = min(arch.registers_per_thread - 10, 65536 // configuration.threads)
@@ -120,12 +139,12 @@ class WeightStreaming(Family):
 
 
 def _registers(problem: Problem, configuration: Configuration) -> int:
-    """Return about how many registers a thread takes: weights and x, held and coming, sums of a group and of all."""
+    """Return about how many registers a thread takes: weights, held and coming, x, sums of a group and of all."""
     weights = problem.weights
     assert weights is not None
     rows, tiles = configuration.tile[0], configuration.tile[1] // TILE
     groups = tiles * weights.groups_in_chunk * weights.scale.bytes // 2
-    return 2 * (2 * weights.bits * tiles + 2 * rows + rows * tiles // 2) + 4 * tiles + 2 * groups + 26
+    return 2 * (2 * weights.bits * tiles + rows + rows * tiles // 2) + 4 * tiles + 2 * groups + 32
 
 
 @cache

@@ -182,15 +182,19 @@ class Ring:
         """Return the state of the thread that fills the stages, before the first tile."""
         return ProducerState(self)
 
-    def consumer(self, behind: int = 0) -> ConsumerState:
+    def consumer(self, behind: int = 0, *, relaxed: bool | None = None) -> ConsumerState:
         """Return the state of a warp that reads the stages, before the first tile.
 
         With `behind` = 1 a warp gives back the stage before the one that it has read: for matrix instructions that are
         still in flight when the next tile is begun. Its last stage it gives back by `state.release()`.
+
+        `relaxed` says that only wgmma reads the stages, and was waited for: then arrivals at the mbarriers of other
+        blocks need no fence, which takes a microsecond (with tiles of 128 x 128 in a cluster of two, half of the time).
+        Without it, those of a consumer that is a tile behind are relaxed.
         """
         if behind not in (0, 1):
             raise LanguageError(f"a consumer gives stages back at once (0) or one tile behind (1), not {shown(behind)}")
-        return ConsumerState(self, behind)
+        return ConsumerState(self, behind, behind == 1 if relaxed is None else relaxed)
 
     def __repr__(self) -> str:
         return f"pipeline(stages={self.stages}, consumers={self.consumers}, bytes={self.bytes})"
@@ -207,9 +211,10 @@ class _State:
         self.phase: Any = 0
 
     @property
-    def leaves(self) -> tuple[str, ...]:
-        """The names of the numbers that loops carry: what a loop that is emitted by calls hands on."""
-        return ("phase",) if self.ring.stages == 1 else ("stage", "phase")
+    def leaves(self) -> dict[str, tuple[int, int]]:
+        """The numbers that loops carry, one with the other, and the least and the greatest that each is."""
+        stage = {} if self.ring.stages == 1 else {"stage": (0, self.ring.stages - 1)}
+        return {**stage, "phase": (0, 1)}
 
     def advance(self, count: Any = 1) -> None:  # Any: an integer of host or device
         """Go on by `count` stages: to the next one, or past tiles that are another's to fill or read.
@@ -257,15 +262,17 @@ class ConsumerState(_State):
     being nested, `stage = state.acquire()` and `state.give_back(stage)` say the same in two lines.
     """
 
-    def __init__(self, ring: Ring, behind: int) -> None:
+    def __init__(self, ring: Ring, behind: int, relaxed: bool) -> None:
         super().__init__(ring)
         self.behind = behind
+        self.relaxed = relaxed
         self.last: Any = -1  # the stage that was read last and is not given back, behind by one tile
 
     @property
-    def leaves(self) -> tuple[str, ...]:
-        """The names of the numbers that loops carry."""
-        return (*super().leaves, "last") if self.behind else super().leaves
+    def leaves(self) -> dict[str, tuple[int, int]]:
+        """The numbers that loops carry, and the least and the greatest that each is."""
+        last = {"last": (-1, self.ring.stages - 1)} if self.behind else {}
+        return {**super().leaves, **last}
 
     def acquire(self) -> Any:
         """Wait for a full stage, return it, and go on to the next; the warp hands it back by `give_back(stage)`."""
@@ -285,7 +292,7 @@ class ConsumerState(_State):
             branch(elect_one(), empty.arrive)
         else:
             lane = as_scalar(lane_id(), int32)
-            branch(lane < blocks, lambda: empty.at_rank(lane).arrive(relaxed=self.behind == 1))
+            branch(lane < blocks, lambda: empty.at_rank(lane).arrive(relaxed=self.relaxed))
 
     def read(self) -> ConsumerState:
         """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms import CopyAtom
 from tilewright.dtypes import DType
-from tilewright.errors import ScheduleError
+from tilewright.errors import LayoutError, ScheduleError
 from tilewright.ir.core import Space
 from tilewright.language.copying import copy, fill
 from tilewright.layout import ComposedLayout, Layout, coalesce, composition, make_layout
@@ -360,11 +361,33 @@ class HeldTarget(Storage):
 
 
 class HeldOperand(Storage):
-    """A or B in fragments: `fragment` has (values, rows, depth) of a tile, and then tiles from `origin` on."""
+    """A or B in fragments: `fragment` has (values, rows, depth) of a tile, and then tiles from `origin` on.
+
+    `now` is the place in the array, the fragment and the element of it at which a part computes the operand.
+    """
 
     def __init__(self, cache: Cache, fragment: Tensor, origin: tuple[Affine, ...]) -> None:
         super().__init__(cache.array, fragment, origin)
         self.fragment = fragment
+        self.now: tuple[tuple[Affine, ...], Tensor, Any] | None = None  # Any: a device number
+
+    def _demand(self, place: tuple[Affine, ...]) -> tuple[Tensor, Any]:  # Any: as above
+        if self.now is None or self.now[0] != place:
+            raise ScheduleError(
+                f"{self.array.name} is held in fragments, and a statement touches another of its elements than its own",
+                help="touch only the element of the tile's rows and depth, or do not cache it in MMA_FRAGMENT",
+            )
+        return self.now[1:]
+
+    def load(self, place: tuple[Affine, ...], values: Any) -> Any:  # Any: as in Storage
+        """Return the element of the moment."""
+        fragment, element = self._demand(place)
+        return fragment[element]
+
+    def store(self, place: tuple[Affine, ...], values: Any, value: Any) -> None:  # Any: as in Storage
+        """Write the element of the moment."""
+        fragment, element = self._demand(place)
+        fragment[element] = as_scalar(value, None).to(fragment.dtype)
 
 
 class HeldFragments(Filling):
@@ -489,12 +512,17 @@ def tile_view(
             continue
         d, factor = moving[0]
         start = coordinates[d] - factor * index
-        if len(moving) > 1 or factor < 0 or divisor(start) % (factor * extent):
+        tiled = None
+        if len(moving) == 1 and factor >= 0 and divisor(start) % (factor * extent) == 0:
+            with suppress(LayoutError):
+                tiled = composition(modes[d], Layout(extent, factor))
+        if tiled is None:
             raise ScheduleError(
                 f"{Load(storage.array, place)} moves with {index} across the blocks of a layout of shared memory",
-                help="give the cache a plain layout: layout=Array.Layout.FIRST_MAJOR",
+                help=f"let tiles of {index} have a power of two of elements, or cache further inside; or give the "
+                "cache a plain layout, layout=Array.Layout.FIRST_MAJOR, where no warpgroup reads it",
             )
-        tile.append(composition(modes[d], Layout(extent, factor)))
+        tile.append(tiled)
     offset: Any = 0
     for mode, at in zip(modes, coordinates, strict=True):
         offset = offset + mode(at.evaluate(values))

@@ -45,7 +45,8 @@ def tensorization_of(
     if plan.tensorization is not None:
         raise ScheduleError(
             f"({', '.join(map(str, plan.tensorization.indices))}) is tensorized already",
-            help="a plan has one tile of matrix instructions; make a kernel of each product",
+            help="a plan has one tile of matrix instructions; make a kernel of each product, the second of which may "
+            "compute its A of what the first has stored",
         )
     if shape.is_of_warpgroup and fused not in (None, passes):
         raise ScheduleError(
@@ -62,7 +63,7 @@ def tensorization_of(
             help="groups of passes are equally long: use a divisor",
         )
     tile = _tile_indices(plan, indices, shape, passes)
-    number, part = _part_of(plan, tile)
+    number, part = _part_of(plan, tile, computes_a=shape.is_of_warpgroup)
     statement = at_places(part.statements[0], part.places, plan.nest.loops)
     if statement.store.guards:
         raise ScheduleError(
@@ -79,6 +80,7 @@ def tensorization_of(
             )
     factors = factors_of_sum(statement, tile, shape, plan.target.arch)
     a, b, output = factors.a, factors.b, statement.store.array.element_type
+    _refuse_others(plan, number, a, tile)
     recipe = recipe_for(
         plan.target.arch, shape, factors.types, accumulator_for(factors.types, output),
         a_in_registers=factors.computed is not None,
@@ -200,20 +202,40 @@ def _tile_indices(
     return indices[0], indices[1], indices[2]
 
 
-def _part_of(plan: PlanState, tile: tuple[Index, Index, Index]) -> tuple[int, Part]:
-    """Return the part that multiplies: the one whose statement runs through the loop of K."""
-    multiplying = [
-        (number, part)
-        for number, part in enumerate(plan.nest.parts)
-        if any(tile[2] in {s for s, _ in place.terms} for place in part.places.values())
-    ]
+def _part_of(plan: PlanState, tile: tuple[Index, Index, Index], *, computes_a: bool) -> tuple[int, Part]:
+    """Return the part that multiplies: the one whose statement runs through the loop of K.
+
+    With `computes_a` others may compute A there, which run through no columns.
+    """
+    running = [(n, part) for n, part in enumerate(plan.nest.parts) if tile[2] in _running(part)]
+    multiplying = running
+    if computes_a and len(running) > 1:
+        multiplying = [(n, part) for n, part in running if {*tile} <= _running(part)]
     if len(multiplying) != 1 or len(multiplying[0][1].statements) != 1:
-        raise ScheduleError(
-            f"tensorize needs one statement in the loop of K, {tile[2]}, and there are "
-            f"{sum(len(part.statements) for _, part in multiplying)}",
-            help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
-        )
+        raise _too_many(running, tile)
     return multiplying[0]
+
+
+def _running(part: Part) -> set[Any]:  # Any: symbols
+    """Return the loops through which a part runs."""
+    return {symbol for place in part.places.values() for symbol, _ in place.terms}
+
+
+def _too_many(running: list[tuple[int, Part]], tile: tuple[Index, Index, Index]) -> ScheduleError:
+    return ScheduleError(
+        f"tensorize needs one statement in the loop of K, {tile[2]}, and there are "
+        f"{sum(len(part.statements) for _, part in running)}",
+        help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
+    )
+
+
+def _refuse_others(plan: PlanState, multiplying: int, a: Access, tile: tuple[Index, Index, Index]) -> None:
+    """Raise `ScheduleError` for parts that run through the loop of K and do not compute A."""
+    running = [(n, part) for n, part in enumerate(plan.nest.parts) if tile[2] in _running(part)]
+    for number, part in running:
+        computes_a = all(s.store.array is a.array for s in part.statements) and tile[1] not in _running(part)
+        if number != multiplying and not computes_a:
+            raise _too_many(running, tile)
 
 
 def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[Index, Index, Index]) -> None:

@@ -68,7 +68,8 @@ class Tiles(Fragments):
             self._with_target(cache, body)
             return
         held = HeldFragments(self, cache, 1)
-        held.read(0)
+        if self.scope.is_filled(cache):
+            held.read(0)
         with self.scope.holding({cache.array: held.operand(0)}):
             body()
 

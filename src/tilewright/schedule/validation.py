@@ -156,7 +156,8 @@ def _refuse_fragments(plan: PlanState) -> None:
                 f"{cache.name} lives in the registers of each thread, and a warp multiplies {cache.array.name} whole",
                 help="cache it in MMA_FRAGMENT or SHARED",
             )
-        if cache.array is not tile.c.array and cache.element_type is not cache.array.element_type:
+        converts = tile.computed is not None and cache.array is tile.a.array and cache.is_of_block
+        if cache.array is not tile.c.array and cache.element_type is not cache.array.element_type and not converts:
             raise ScheduleError(
                 f"{cache.name} keeps {cache.array.name} in {cache.element_type}, and the instructions take "
                 f"{cache.array.element_type}",

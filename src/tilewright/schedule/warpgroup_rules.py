@@ -31,6 +31,7 @@ def refuse_warpgroups(plan: PlanState) -> None:
             )
     for access in (tile.b,) if tile.has_a_in_registers else (tile.a, tile.b):
         _refuse_operand(plan, tile, access)
+    _refuse_computed(plan, tile)
     for cache in plan.caches:
         if cache.array is tile.a.array and cache.location is Location.MMA_FRAGMENT and cache.is_ahead:
             raise ScheduleError(
@@ -41,6 +42,28 @@ def refuse_warpgroups(plan: PlanState) -> None:
             )
     if plan.producer:
         _refuse_producer(plan)
+
+
+def _refuse_computed(plan: PlanState, tile: Tensorization) -> None:
+    """Raise `ScheduleError` where a part computes A, and it is not kept in the registers that are multiplied from."""
+    array = tile.a.array
+    if not any(access.is_write for access in plan.accesses(array)):
+        return
+    cache = max((c for c in plan.caches if c.array is array), key=plan.depth, default=None)
+    if (
+        plan.is_temporary(array)
+        and cache is not None
+        and cache.location is Location.MMA_FRAGMENT
+        and (plan.is_new(cache) and tile.computed is None)
+    ):
+        return
+    raise ScheduleError(
+        f"{array.name} is computed in the kernel whose {tile.shape.name} multiplies it, and is not TEMP and kept in "
+        "fragments alone",
+        location=tile.statement.location,
+        help=f"declare {array.name} as TEMP, of the type that is multiplied, and keep it in registers: "
+        f"plan.cache({array.name}, index=..., location=Location.MMA_FRAGMENT); or compute it in a kernel of its own",
+    )
 
 
 def _refuse_without_tile(plan: PlanState, tile: Tensorization | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tilewright.errors import LanguageError, ScheduleError
@@ -15,13 +16,15 @@ from tilewright.schedule.bulk_results import BulkResults
 from tilewright.schedule.edges import guard_of
 from tilewright.schedule.filling import Filling
 from tilewright.schedule.fragments import HeldOperand, Side, View, place_from
+from tilewright.schedule.loop_nest import Part
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.register_operands import ComputedOperand
 from tilewright.schedule.scope import Parts
 from tilewright.schedule.tiles import SIDES, Tiles
 from tilewright.schedule.values import Expression
-from tilewright.tensors import Tensor
+from tilewright.tensors import Tensor, identity_tensor
 from tilewright.tiled import TiledMMA
+from tilewright.trace.control import nest
 from tilewright.trace.threads import thread_idx
 
 
@@ -76,6 +79,39 @@ class WarpgroupTiles(Tiles):
         )
 
     # --- products ----------------------------------------------------------------------------------------
+
+    def emit(self, parts: Parts) -> None:
+        """Emit the tile for each part: products, what computes their A, or what is done to each element of C."""
+        for part in parts:
+            if any(statement.store.array is self.tile.a.array for statement in part.statements):
+                self._compute_held(part)
+            else:
+                super().emit((part,))
+
+    def _compute_held(self, part: Part) -> None:
+        """Emit a part that computes A, for the elements of it that each thread holds; it runs for no columns."""
+        scope, (m, n, k) = self.scope, self.tile.indices
+        storage = scope.storage[self.tile.a.array]
+        assert isinstance(storage, HeldOperand), storage
+        fragment = self.held_tile("A", storage)
+        extents = self.tile.shape.m, self._depth
+        places = self.mmas[0].get_slice(self.lane).partition_A(identity_tensor(extents))
+        moving = tuple(c for c in part.conditions if c.value.factor(m) or c.value.factor(k))
+        inside = replace(part, conditions=moving)
+
+        def element(e: Any) -> None:  # Any: a device number
+            row, column = places[e]
+            storage.now = self.tile.a.place, fragment, e
+            with scope.knowing({m: row, k: column}, {m: extents[0] - 1, k: extents[1] - 1}):
+                scope.statements((inside,))
+
+        def compute() -> None:
+            if moving:
+                clear(fragment)  # what is beyond the nest adds nothing
+            nest((places.size,), element, unroll=True)
+
+        with scope.knowing({n: 0}):
+            scope.when(tuple(c for c in part.conditions if c not in moving), compute)
 
     def _multiply(self) -> None:
         accumulator = self._accumulator(0)

@@ -23,6 +23,7 @@ MODULES: dict[Any, Any] = {
     torch.nn.Linear: nn.Linear,
     torch.nn.RMSNorm: nn.RMSNorm,
     torch.nn.LayerNorm: nn.LayerNorm,
+    torch.nn.MultiheadAttention: nn.Attention,
 }
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -167,6 +168,8 @@ def _reason(module: torch.nn.Module) -> str | None:
         return f"its class is not {_shown(of)} itself, and may do something else"
     if "forward" in vars(module):
         return "its forward was replaced"
+    if isinstance(module, torch.nn.MultiheadAttention) and (module.bias_k is not None or module.add_zero_attn):
+        return "it adds keys of its own"
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.dtype not in _TYPES:
             return f"its {name} is {parameter.dtype}"

@@ -67,6 +67,14 @@ class Heap:
         """Say whether a value is one of the objects: it is then known by what it is, not by what it holds."""
         return id(value) in self._numbers
 
+    def held(self, found: Found) -> Any:
+        """Return what an object of the snapshot held."""
+        return next(before for each, before in zip(self.found, self.before, strict=True) if each is found)
+
+    def place(self, found: Found, key: Any) -> Place:
+        """Return one place of an object of the snapshot."""
+        return Place(found, key, found.holder.path(found.path, key), self.held(found)[key])
+
     def forget(self, value: Any) -> None:
         """Put an object back as it was and take it out: it is carried by what it holds.
 

@@ -12,12 +12,12 @@ from tilewright.dtypes import FLOAT8
 from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.ops import Atomic, AtRank, Cast, CastPair, Constant, Inside, Load, Store
+from tilewright.ir.thread_sets import ThreadSets
 from tilewright.source import SourceLocation
 from tilewright.trace.aliases import refuse_changed_copies
 from tilewright.trace.arrivals import refuse_endless_waits
 from tilewright.trace.heap import memory
 from tilewright.trace.parameters import ArgumentType, definition_of, stand_ins
-from tilewright.trace.thread_sets import ThreadSets
 from tilewright.trace.threads import refuse_wrong_slices
 from tilewright.trace.tracer import Tracer, locate_error, run
 from tilewright.trace.uniformity import refuse_divergent_barriers
@@ -77,7 +77,7 @@ def trace(
     refuse_remote_operands(kernel)
     sets = ThreadSets(kernel)
     refuse_divergent_barriers(kernel, sets)
-    refuse_endless_waits(kernel, sets)
+    kernel.untaken_roles = refuse_endless_waits(kernel, sets)
     return kernel
 
 

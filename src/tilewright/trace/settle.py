@@ -16,7 +16,7 @@ from tilewright.arguments import shown
 from tilewright.dtypes import DType
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
-from tilewright.ir.facts import Facts, unknown
+from tilewright.ir.facts import Facts, exactly, unknown
 from tilewright.trace.aliases import aliased, note_copies, watch
 from tilewright.trace.carry import (
     RESULT,
@@ -144,9 +144,10 @@ class Loop:
             with tracer.inside(block):
                 after = None if self._changed() else self._flattened_after()
                 if after is None and starts < _MAX_STARTS:
+                    left = self.values()
                     self.heap.restore()  # what is carried starts with what objects hold before the loop
                     self.carried = self._flattened()
-                    assumed = [v.facts for v in self.carried.leaves]
+                    assumed = self._expected(left)
                     tracer.requirements = requirements
                     del tracer.copies[copies:]
                     starts += 1
@@ -177,16 +178,30 @@ class Loop:
         names = ", ".join(self.carried.names)
         raise LanguageError(f"the types of the loop's variables change with each iteration: {names}")
 
+    def _expected(self, left: Sequence[Any]) -> list[Facts | None]:
+        """Return the facts to assume of what is carried, where an iteration that carried less has left these values.
+
+        It began with what was before the loop, so what it left is among what the loop's iterations meet.
+        """
+        assumed = [v.facts for v in self.carried.leaves]
+        bounds = [None] * len(self.initial) + [_bounds_of(place) for place in self.places]
+        n = 0
+        for part, value, bound in zip(self.carried.parts, left, bounds, strict=True):
+            if part.shape == ("number",):
+                dtype = self.carried.leaves[n].dtype
+                for facts in (_facts_in(dtype, value), bound):
+                    assumed[n] = joined_facts(assumed[n], facts) if facts is not None else assumed[n]
+            n += part.count
+        return assumed
+
     def _guess(self) -> bool:
         """Carry the places that were carried the last time, before the first trace; say whether there is a guess."""
         known = self._known
         found = {id(each.object): each for each in self.heap.found}
-        before = {id(each): content for each, content in zip(self.heap.found, self.heap.before, strict=True)}
         for value, key in known.places:
             each = found.get(id(value))
-            if each is None or key not in before[id(each)]:
-                continue
-            self.places.append(Place(each, key, each.holder.path(each.path, key), before[id(each)][key]))
+            if each is not None and key in self.heap.held(each):
+                self.places.append(self.heap.place(each, key))
         if self.places:
             self.carried = self._flattened()
         return bool(self.places or known.leaves)
@@ -269,6 +284,8 @@ class Loop:
             return True
         new = self._new(self.heap.places(self.heap.changes(LOOP)))
         self.places += new
+        for place in new:  # numbers that change together: an iteration from their first values may change only some
+            self.places += self._new([self.heap.place(place.found, key) for key in _numbers_of(place.found.object)])
         return bool(new)
 
     def _replace(self, objects: Sequence[Any], befores: Sequence[Any], afters: Sequence[Any]) -> None:
@@ -314,6 +331,27 @@ class Loop:
             self._valueless.add(n)
             self.initial[n] = Undefined(self.variables.names[n], "it is not assigned before this point")
         return None if unfit else after
+
+
+def _numbers_of(state: Any) -> dict[str, tuple[int, int]]:
+    """Return the numbers of one of our states that change together, with their bounds; none of other objects."""
+    numbers: dict[str, tuple[int, int]] = {}
+    if getattr(type(state), "__tilewright_state__", False):
+        numbers = getattr(state, "leaves", numbers)
+    return numbers
+
+
+def _bounds_of(place: Place) -> Facts | None:
+    """Return between which numbers a place of a state is expected to stay, None of other objects."""
+    bounds = _numbers_of(place.found.object).get(place.key)
+    return None if bounds is None else Facts(*bounds)
+
+
+def _facts_in(dtype: DType, value: Any) -> Facts | None:
+    """Return the facts of a number of a type, None of others and of what is not known to be an integer of it."""
+    if isinstance(value, Scalar) and value.dtype is dtype:
+        return value.value.facts
+    return exactly(value) if type(value) is int and dtype.lowest <= value <= dtype.highest else None
 
 
 def _take_known(tracer: Tracer, code: CodeType) -> Settled:

@@ -127,7 +127,7 @@ def locate(frame: FrameType | None) -> SourceLocation | None:
     """Return the place of the innermost frame of the user's code, linked to the calls that led to it."""
     steps = []
     while frame is not None and (code := frame.f_code) is not _run_code:
-        if is_user_code(code):
+        if is_user_file(code.co_filename):
             steps.append((code, frame.f_lasti, frame.f_lineno))
         frame = frame.f_back
     return _linked(steps)
@@ -154,14 +154,14 @@ class Calls:
             if known is not None and stack[known][1] == frame.f_lasti and not code.co_flags & _RESUMED:
                 depth, place = known + 1, stack[known][2]
                 break
-            if frames or is_user_code(code):  # frames further in are seen once
+            if frames or is_user_file(code.co_filename):  # frames further in are seen once
                 frames.append(frame)
             frame = frame.f_back
         for old in stack[depth:]:
             depths.pop(old[0], None)
         del stack[depth:]
         for each in reversed(frames):
-            if is_user_code(each.f_code):
+            if is_user_file(each.f_code.co_filename):
                 place = _called(_place(each.f_code, each.f_lasti, each.f_lineno), place)
             depths[each] = len(stack)
             stack.append((each, each.f_lasti, place))

@@ -21,8 +21,8 @@ from tilewright.ir.effects import WARPS_OF, Scope
 from tilewright.ir.evaluate import evaluate, facts_of
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import For, If, Special, While, Yield
+from tilewright.ir.thread_sets import Threads, ThreadSets, are_whole_groups
 from tilewright.source import SourceLocation
-from tilewright.trace.thread_sets import Threads, ThreadSets, are_whole_groups
 
 
 @dataclass(frozen=True)
@@ -220,11 +220,12 @@ def _refusal(barrier: Op, control: _Control) -> LanguageError:
     name = barrier.CALLED if isinstance(barrier, Instruction) and barrier.CALLED else type(barrier).__name__
     if control.group is not Scope.BLOCK:
         group = control.group.name.lower()
+        by = "warpgroup" if control.group is Scope.WARPGROUP else "warp"
         return LanguageError(
             f"{name} is in a {control.kind} that only some threads of a {group} run",
             details=details,
             location=barrier.location,
-            help=f"whole {group}s arrive at {name}: let the condition depend on tw.warp_id(), or move the barrier "
+            help=f"whole {group}s arrive at {name}: let the condition depend on tw.{by}_id(), or move the barrier "
             "out; a single thread can arrive at a tw.mbarrier",
         )
     return LanguageError(

@@ -112,6 +112,7 @@ def test_predictions_follow_the_rates_and_the_bandwidth(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("arch", [a for a in ARCHES.values() if a.number >= 80], ids=str)
+@pytest.mark.spread(3)
 def test_no_step_is_faster_than_the_peak(arch: Arch) -> None:
     for dtype in (tw.float16, tw.bfloat16, tw.float32, tw.float64, tw.int8, tw.uint8):
         found = tw.matmul.explain(tw.spec(dtype, (4096, 4096)), tw.spec(dtype, (4096, 4096)), arch=arch.name)

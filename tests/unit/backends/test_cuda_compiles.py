@@ -271,6 +271,7 @@ def test_it_compiles_with_the_newest_targets() -> None:
 
 
 @pytest.mark.parametrize("name", ["norm", "y0", "main", "malloc", "roundf", "std", "size_t", "max", "matmul", "clock"])
+@pytest.mark.spread(3)
 def test_kernels_of_names_that_compilers_declare(name: str) -> None:
     draft = Draft(name)
     buffer = draft.pointer("out", t.float32)

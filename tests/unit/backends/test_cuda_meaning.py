@@ -194,7 +194,7 @@ def agree(author: Author) -> None:
     assert actual["out"][1] == expected["out"], text
 
 
-@examples(50, 150)
+@examples(25, 150)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_expressions_mean_what_the_ir_says(seed: int) -> None:
@@ -204,7 +204,7 @@ def test_expressions_mean_what_the_ir_says(seed: int) -> None:
     agree(author)
 
 
-@examples(50, 150)
+@examples(25, 150)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_control_flow_means_what_the_ir_says(seed: int) -> None:

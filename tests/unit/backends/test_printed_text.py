@@ -222,6 +222,7 @@ def _declared(text: str) -> set[str]:
         "\u03b1",
     ],
 )
+@pytest.mark.spread(4)
 def test_a_kernel_of_any_name_compiles(name: str) -> None:
     draft = copying("k.py", "", name)
     draft.builder.emit(ops.Print(("here",), ()))

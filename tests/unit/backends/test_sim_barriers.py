@@ -53,6 +53,7 @@ def use(tile, full, empty, out, n, stages, consumer):
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(("n", "stages", "consumers"), [(1, 1, 1), (7, 1, 2), (7, 3, 3), (6, 2, 1), (2, 4, 5)])
+@pytest.mark.spread(3)
 def test_ring(n: int, stages: int, consumers: int, first: bool) -> None:
     x = np.random.default_rng(n).integers(0, 9, (32, n, 3)).astype(np.int32)
     out = np.full((32, consumers, 3), -1, np.int32)

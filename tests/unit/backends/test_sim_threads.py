@@ -123,6 +123,7 @@ def test_votes(masked: bool) -> None:
 @pytest.mark.parametrize("kind", ["add", "min", "max"])
 @pytest.mark.parametrize("dtype", [int32, uint32, int64, float32, float16], ids=str)
 @pytest.mark.parametrize("addresses", [1, 3, 64])
+@pytest.mark.spread(6)
 def test_atomics_in_order(addresses: int, dtype: DType, kind: str, wanted: bool, check: bool) -> None:
     threads, blocks = 48, 3
     values = np.random.default_rng(1).integers(0, 1000, blocks * threads).astype(dtype.numpy)

@@ -134,6 +134,7 @@ def test_columns_first() -> None:
     [("ADD", "float32", np.add), ("ADD", "bfloat16", np.add), ("MIN", "int32", np.minimum), ("MAX", "int64", np.maximum),
      ("AND", "uint32", np.bitwise_and), ("OR", "int32", np.bitwise_or), ("XOR", "uint64", np.bitwise_xor)],
 )  # fmt: skip
+@pytest.mark.spread(2)
 def test_reductions(kind: str, dtype: str, combine: object) -> None:
     atom = getattr(tw.atoms, f"SM90_TMA_REDUCE_{kind}")
 

@@ -10,6 +10,7 @@ import tilewright as tw
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.float32, np.float64, np.float16])
+@pytest.mark.spread(2)
 def test_warp_sum(dtype):
     @tw.kernel
     def total(out, x):

@@ -105,3 +105,31 @@ def test_special_registers_of_a_known_block(name: str, expected: Facts) -> None:
 def test_special_registers_of_an_unknown_block() -> None:
     assert infer(Special("thread_idx.z"), int32) == Facts(0, 63)
     assert infer(Special("block_dim.x"), int32) == Facts(1, 1024)
+
+
+@given(
+    facts(-128, 127), st.sampled_from(sorted(evaluate.COMPARE)), st.integers(-130, 130), st.integers(-130, 130),
+    st.sampled_from(["add", "sub"]), st.booleans(),
+)  # fmt: skip
+def test_the_sides_of_a_select_are_bounded_by_its_condition(a, kind, limit, n, operation, first):
+    limit, n = (max(-128, min(127, x)) for x in (limit, n))
+    x, other = Value(int8, facts=a), constant(0, int8)
+    test, moved = (Value(t) for t in (bool_, int8))
+    test.definition = Compare(kind, x, constant(limit, int8))
+    moved.definition = Binary(operation, x, constant(n, int8))
+    moved.facts = infer(moved.definition, int8)
+    known = infer(Select(test, moved, other) if first else Select(test, other, moved), int8)
+    chosen = (
+        evaluate.binary(operation, value, n, int8) if evaluate.COMPARE[kind](value, limit) == first else 0
+        for value in values(a)
+    )  # fmt: skip
+    check(chosen, known)
+
+
+def test_the_next_stage_of_a_ring_is_one_of_its_stages():
+    x = Value(int32, facts=Facts(0, 3))
+    test, following = (Value(t) for t in (bool_, int32))
+    test.definition = Compare("eq", x, constant(3, int32))
+    following.definition = Binary("add", x, constant(1, int32))
+    following.facts = infer(following.definition, int32)
+    assert infer(Select(test, constant(0, int32), following), int32) == Facts(0, 3)

@@ -10,9 +10,10 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
+from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend
-from tilewright.kernels.attention_hopper import hopper_plan, why_not
+from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, why_not
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.views import view
@@ -89,6 +90,18 @@ def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool) -> No
     x, lse = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
     numbers = np.float32(0.1), np.int32(1), np.int32(1)
     lowered = attend_by_warpgroups.lower(x, lse, x, x, x, *numbers, plan, arch="sm_90a", block=plan.threads)
+    resources = lowered.module.resources
+    assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
+
+
+@pytest.mark.parametrize(("head", "of_keys"), [(64, False), (64, True), (128, False), (128, True)])
+@pytest.mark.slow
+def test_gradients_by_warpgroups_fit_into_registers(head: int, of_keys: bool) -> None:
+    plan = hopper_gradient_plan(tw.bfloat16, head, of_keys)
+    x, number = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
+    arrays = (x, x if of_keys else None, x, x, x, x, number, number)
+    numbers = np.float32(0.1), np.float32(0.1), np.int32(1), np.int32(1)
+    lowered = gradients_by_warpgroups.lower(*arrays, *numbers, plan, arch="sm_90a", block=plan.threads)
     resources = lowered.module.resources
     assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
 

@@ -191,6 +191,7 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 @pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.spread(4)
 def test_a_new_value_traces_nothing(name: str, traces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     values = VALUES if name in ("product", "on the host", "float16") else VALUES[:3]
     found = results(GIVEN[name], values)

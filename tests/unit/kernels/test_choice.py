@@ -26,7 +26,7 @@ def explained(m: int, n: int, k: int, dtype: tw.DType = tw.bfloat16, **arguments
     return tw.matmul.explain(tw.spec(dtype, (m, k)), tw.spec(dtype, (k, n)), **arguments)
 
 
-@examples(10, 25)
+@examples(5, 25)
 @given(
     extents=st.tuples(*[st.integers(1, 9000)] * 3),
     dtype=st.sampled_from(TYPES),

@@ -52,7 +52,7 @@ configurations = st.builds(
 )
 
 
-@examples(15, 40)
+@examples(8, 40)
 @given(
     compute=st.sampled_from(list(COMPUTED)),
     configuration=configurations,
@@ -203,7 +203,7 @@ def test_a_result_that_a_family_cannot_write_rejects_it() -> None:
     )
 
 
-@examples(12, 30)
+@examples(6, 30)
 @given(rows=st.integers(1, 9000), k=st.integers(1, 9000), batch=st.integers(1, 9))
 def test_packing_counts_in_the_predicted_time(rows: int, k: int, batch: int) -> None:
     """One pass reads and writes the operand: as long as memory takes for that, and more."""

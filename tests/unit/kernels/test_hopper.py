@@ -108,7 +108,7 @@ def test_other_targets_have_no_candidates(arch: str) -> None:
         assert not Hopper().candidates(problem_of(name, 512, 512, 512), Machine.of(Arch.parse(arch)))
 
 
-@examples(10, 100)
+@examples(5, 100)
 @given(
     name=st.sampled_from(sorted(TYPES)),
     extents=st.tuples(*[st.integers(1, 10000)] * 3, st.integers(1, 30)),

@@ -164,6 +164,7 @@ def test_errors_are_within_the_bound(how: Parts) -> None:
 
 @precisions
 @pytest.mark.parametrize("inputs", [normal, positive, wide, cancelling], ids=lambda f: f.__name__)
+@pytest.mark.spread(4)
 def test_errors_are_no_larger_than_those_of_multiply_adds(
     how: Parts, inputs: Callable[..., tuple[Array, Array]]
 ) -> None:

@@ -44,7 +44,7 @@ def whole(seed: int, shape: tuple[int, ...], dtype: Any) -> Array:
     return np.random.default_rng(seed).integers(-2, 3, shape).astype(dtype)
 
 
-@examples(10, 60)
+@examples(5, 60)
 @given(st.integers(0, 99), st.integers(0, 300), st.integers(0, 40), st.sampled_from([4, 8]), st.sampled_from(GROUPS))
 def test_codes_come_back_from_their_places(seed: int, k: int, n: int, bits: int, group: int) -> None:
     codes = np.random.default_rng(seed).integers(0, 2**bits, (k, n)).astype(np.uint8)
@@ -69,7 +69,7 @@ def test_a_lane_finds_its_share_where_the_layout_says() -> None:
     assert words[0, 0, 128 + 4 * 22 + 2] >> 16 & 255 == codes[row, column]
 
 
-@examples(4, 60)
+@examples(3, 60)
 @given(
     data=st.data(), m=st.integers(1, 20), n=st.integers(1, 40), k=st.integers(1, 300), bits=st.sampled_from([4, 8]),
     group=st.sampled_from(GROUPS), signed=st.booleans(), zeros=st.sampled_from(["none", "one", "each"]),
@@ -102,6 +102,7 @@ def test_every_candidate_computes_the_same(monkeypatch: pytest.MonkeyPatch, case
     codes, scales, zero, full = random_weights(case, k, n, bits, group, signed=False, zeros="each", scale=np.float16)
     weights, x = tw.quantized(codes, scales, zero, bits=bits, group=group), whole(case, (m, k), dtype)
     legal = [c for c in tw.matmul.explain(x, weights, arch="sm_90a").candidates if c.rejection is None]
+    legal = [c for c in legal if c.family.is_simulated]  # test_weight_warpgroups.py has the others
     assert {c.family.name for c in legal} == {"weight streaming", "weight tiles"}
     for chosen in legal[(case + part) % 5 :: 5]:
         monkeypatch.setattr(dispatch, "fastest", lambda *_, c=chosen: c)
@@ -229,7 +230,7 @@ def test_awq() -> None:
 # --- rounding floats -------------------------------------------------------------------------------------------------
 
 
-@examples(8, 40)
+@examples(4, 40)
 @given(
     seed=st.integers(0, 99), k=st.integers(1, 200), n=st.integers(1, 9), bits=st.sampled_from([4, 8]),
     group=st.sampled_from(GROUPS), symmetric=st.booleans(), shift=st.sampled_from([0, 3, -3]),
@@ -296,6 +297,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED, ids=range(len(REFUSED)))
+@pytest.mark.spread(4)
 def test_refusals(call: Any, message: str) -> None:
     with pytest.raises(tw.ArgumentError, match=message):
         call()

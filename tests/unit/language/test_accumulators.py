@@ -57,6 +57,7 @@ def places(mma: Any) -> list[set[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("name", ATOMS)
+@pytest.mark.spread(4)
 def test_rows_and_columns_of_every_atom(name: str) -> None:
     mma = tiled(name)
     for part, _ in coordinates(mma, (2, 3), {0, mma.size // 2 - 1, mma.size - 1}):

@@ -45,6 +45,7 @@ def ptx_of(load: dict[str, Any], store: dict[str, Any], arch: str = "sm_80", ker
 
 
 @pytest.mark.parametrize("cache", LOADS)
+@pytest.mark.spread(3)
 def test_operators_of_loads(cache: str) -> None:
     load, store = accesses(ptx_of({"cache": cache}, {}))
     wanted = {"lu": "ld.global.lu.v4.b32"}.get(
@@ -55,6 +56,7 @@ def test_operators_of_loads(cache: str) -> None:
 
 
 @pytest.mark.parametrize("cache", STORES)
+@pytest.mark.spread(3)
 def test_operators_of_stores(cache: str) -> None:
     assert accesses(ptx_of({}, {"cache": cache}))[1] == f"st.global.{cache}.v4.b32"
 

@@ -82,6 +82,7 @@ def test_what_exclusive_scans_begin_with(op: str, neutral: int) -> None:
 
 
 @pytest.mark.parametrize("block", [70, 128, 256, 288, 1000, 1024])
+@pytest.mark.spread(2)
 def test_initial_is_in_front_of_all(block: int) -> None:
     @tw.kernel
     def shifted(out):
@@ -257,6 +258,7 @@ def refused(call: Any, match: str, block: Any = 128, x: Any = None) -> LanguageE
 
 
 @pytest.mark.parametrize("group", [0, -1, 3, 33, 48, True, 2.0, "grid", None, (32,)])
+@pytest.mark.spread(3)
 def test_groups_that_there_are_not(group: Any) -> None:
     for call in (tw.reduce, tw.scan, tw.argmax, tw.sort, tw.broadcast):
         refused(lambda x, call=call: call(x, group=group), 'group is "block", "warp", "warpgroup" or a number')

@@ -97,6 +97,7 @@ def test_all_element_types(dtype: tw.DType) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 30, 31])
+@pytest.mark.spread(2)
 def test_what_is_outside_takes_part_as_the_fill(n: int) -> None:
     @tw.kernel
     def totals(out, x):

@@ -161,6 +161,7 @@ def test_fragments_tell_elements_at_one_place_apart(first: int) -> None:
 )
 @pytest.mark.parametrize("n", [3, 4, 5])
 @pytest.mark.parametrize("is_static", [False, True])
+@pytest.mark.spread(4)
 def test_tiles_of_vectors_outside(n: int, tiler: Any, order: list[int], is_static: bool) -> None:
     @tw.kernel
     def read(out, x, index):
@@ -178,6 +179,7 @@ def test_tiles_of_vectors_outside(n: int, tiler: Any, order: list[int], is_stati
 
 @pytest.mark.parametrize("index", [-2, -1, 0, 1, 2, 5])
 @pytest.mark.parametrize("shape", [(3, 5), (4, 8), (1, 1), (8, 8)], ids=str)
+@pytest.mark.spread(4)
 def test_tiles_of_static_extents_outside(shape: tuple[int, int], index: int) -> None:
     """A mode of one tile has another one behind it, which lies outside."""
 
@@ -216,6 +218,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("shape", [(34, 66), (20, 30), (5, 100)], ids=str)
 @pytest.mark.parametrize("corner", [(0, 0), (-1, -1), (3, -40), (-40, 2), (17, 64)], ids=str)
+@pytest.mark.spread(4)
 def test_tiles_of_tiles_that_overhang(corner: tuple[int, int], shape: tuple[int, int]) -> None:
     """A tile of 18 x 34 in parts of 8 x 32: what is outside of the tile, or of the tensor, is not copied."""
     threads = tw.Layout((8, 32), (32, 1))

@@ -97,6 +97,7 @@ def is_right(kernel: tw.Kernel, pipe: Pipeline, tiles: int = 7) -> bool:
 @KERNELS
 @STAGES
 @pytest.mark.parametrize("tiles", [1, 2, 3, 7])
+@pytest.mark.spread(4)
 def test_each_round_finds_its_tile(kernel: tw.Kernel, stages: int, tiles: int) -> None:
     assert is_right(kernel, tw.pipeline(stages=stages), tiles)
 

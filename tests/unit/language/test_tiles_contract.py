@@ -93,6 +93,7 @@ def compute(y, x, z, s: tw.float32, function: tw.constexpr):
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
+@pytest.mark.spread(3)
 def test_a_product_and_a_sum_are_rounded_once(name: str) -> None:
     function, expected = EXPRESSIONS[name]
     random = np.random.default_rng(2)

@@ -39,6 +39,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("wide", "narrow"), [(tw.float32, FLOAT8), (FLOAT8, tw.float16), (FLOAT8, tw.float32)])
+@pytest.mark.spread(4)
 def test_values_and_pairs(name: str, wide: tw.DType, narrow: tw.DType) -> None:
     source, target, rounds, in_pairs = CASES[name]
     x = np.linspace(-500, 300, rounds).astype(np.float32).clip(-448, 448).astype(wide.numpy)

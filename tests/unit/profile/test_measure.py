@@ -224,6 +224,7 @@ def fill(out, src, layout: tw.constexpr, cache: tw.constexpr, step: tw.constexpr
 
 @pytest.mark.parametrize("step", [0, 1])
 @pytest.mark.parametrize("pitch", [32, 40, 48, 56, 72])
+@pytest.mark.spread(3)
 def test_a_copy_past_l1_counts_the_pieces_that_it_writes(pitch: int, step: int) -> None:
     src, out = np.zeros((96, 32), np.float16), np.zeros(32, np.float16)
     for cache in FILL:
@@ -329,7 +330,7 @@ def scattered(out, x, places, starts, limit):
         out[64 * tw.block_idx.x + tid] = value + x[place + start]  # global
 
 
-@examples(10, 25)
+@examples(5, 25)
 @given(
     st.lists(st.integers(0, 1023), min_size=64, max_size=64),
     st.lists(st.sampled_from([0, 8, 64, 800, 3, 17]), min_size=3, max_size=3),

@@ -107,7 +107,7 @@ def buffers(draw: st.DrawFn) -> SharedBuffer:
     return SharedBuffer("s", "x", element, rows * columns, 0, layout, None, patterns)
 
 
-@examples(20, 60)
+@examples(10, 60)
 @given(buffers())
 def test_a_suggestion_is_never_worse_and_keeps_its_word(buffer: SharedBuffer) -> None:
     before, ideal = buffer.cost()

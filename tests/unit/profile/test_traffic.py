@@ -86,7 +86,7 @@ def requests(draw: st.DrawFn) -> tuple[oracle.Lanes, int]:
     return [None if idle >> i & 1 else width * u for i, u in enumerate(units)], width
 
 
-@examples(80, 250)
+@examples(40, 250)
 @given(requests(), st.sampled_from(["load", "store", "copy", "matrix", "atomic"]))
 @example(([0, 8] * 16, 8), "load")
 @example(([None] * 32, 16), "atomic")
@@ -95,7 +95,7 @@ def test_wavefronts_agree_with_the_oracle(request: tuple[oracle.Lanes, int], kin
     assert shared(lanes, width, kind) == oracle.wavefronts(lanes, width, kind)
 
 
-@examples(40, 120)
+@examples(20, 120)
 @given(requests())
 def test_sectors_agree_with_the_oracle(request: tuple[oracle.Lanes, int]) -> None:
     lanes, width = request
@@ -104,7 +104,7 @@ def test_sectors_agree_with_the_oracle(request: tuple[oracle.Lanes, int]) -> Non
     assert (int(count[0]), int(fewest_sectors(requested)[0])) == oracle.sectors(lanes, width)
 
 
-@examples(20, 50)
+@examples(10, 50)
 @given(st.lists(requests(), min_size=2, max_size=6))
 def test_requests_do_not_influence_each_other(many: list[tuple[oracle.Lanes, int]]) -> None:
     width = 16

@@ -10,6 +10,7 @@ from tilewright.schedule.caches import Location
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMAShape
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
+from tilewright.schedule.schedule import fuse
 from tilewright.schedule.targets import Target
 
 
@@ -152,3 +153,47 @@ def register_product(
         (ii, jj, step), shape, tile[2] // shape.k, prologue_op=MMAFragmentOp.SET if holds else MMAFragmentOp.NONE
     )
     return plan, (A, B, C) if value is None else (A, S, B, C)
+
+
+def fused_product(
+    extents: tuple[int, int, int],
+    columns: int,
+    producer: bool = True,
+    stages: int = 2,
+    role: Role = Role.TEMP,
+    location: Location = Location.MMA_FRAGMENT,
+) -> tuple[Plan, tuple[Array, ...]]:
+    """Return the plan of C = exp(S - top) B, whose A another nest computes, and its arrays (S, top, B, C).
+
+    Tiles of so many `columns` share an A, which is computed once for all of them.
+    """
+    m, n, k = extents
+    S, top = Array(Role.INPUT, tw.float32, (m, k), name="S"), Array(Role.INPUT, tw.float32, (m,), name="top")
+    P, B = Array(role, tw.bfloat16, (m, k), name="P"), Array(Role.INPUT, tw.bfloat16, (k, n), name="B")
+    C = Array(Role.OUTPUT, tw.float32, (m, n), name="C")
+    weigh, multiply = Nest((m, k)), Nest((m, k, n))
+    u, v = weigh.get_indices()
+    x, z, y = multiply.get_indices()
+
+    @weigh.iteration_logic
+    def _() -> None:
+        P[u, v] = tw.exp(S[u, v] - top[u])
+
+    @multiply.iteration_logic
+    def _() -> None:
+        C[x, y] += P[x, z] * B[z, y]
+
+    schedule = fuse(weigh.create_schedule(), multiply.create_schedule(), partial=2)
+    i, kk, f, j = schedule.get_indices()
+    row, step, jj = schedule.tile({i: 128, kk: 64, j: columns})
+    ii = schedule.split(row, 64)
+    schedule.reorder(i, row, kk, f, j, ii, jj, step)
+    plan = schedule.create_plan(Target("NVIDIA H100"))
+    unit = plan.target.GridUnit
+    plan.bind({i: unit.BLOCK_Y, row: unit.WARPGROUP}, producer=producer)
+    for array in (S, B):
+        plan.cache(array, index=f, pipeline_stages=stages, tma=producer or None)
+    plan.cache(C, index=kk, location=Location.MMA_FRAGMENT)
+    plan.cache(P, index=f, location=location)
+    plan.tensorize((ii, jj, step), MMAShape[f"M64N{columns}K16"], 4, prologue_op=MMAFragmentOp.SET)
+    return plan, (S, top, B, C)

@@ -386,6 +386,7 @@ def test_writing_an_input_is_warned_of() -> None:
     "type", [bool, int, float, tw.int8, tw.uint8, tw.int16, tw.uint32, tw.int64, tw.float16, tw.bfloat16, tw.float64]
 )
 @pytest.mark.parametrize("rank", [0, 1, 4])
+@pytest.mark.spread(4)
 def test_element_types_and_ranks(type: Any, rank: int) -> None:
     shape = (2, 3, 2, 2)[:rank]
     A, B = Array(Role.INPUT, type, shape, name="A"), Array(Role.OUTPUT, type, shape, name="B")

@@ -127,6 +127,7 @@ def test_text_begins_what_is_read_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("flags", [AllocateFlags.NONE, AllocateFlags.HEAP, AllocateFlags.STACK])
 @pytest.mark.parametrize("size", [4, 2000, "N"])
+@pytest.mark.spread(3)
 def test_nothing_but_zeros(flags: AllocateFlags, size: Any) -> None:
     """What is never written is no memory at all, however large, and may be read by all."""
     extent = Dimension("N") if size == "N" else size

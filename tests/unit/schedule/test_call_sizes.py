@@ -88,6 +88,7 @@ def test_a_tile_at_the_end_is_shorter(way: str, seed: int, is_dynamic: bool) -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.spread(2)
 def test_functions_give_sizes_to_functions(seed: int) -> None:
     """A triangle of tiles: sizes are minima, maxima and plain expressions of the indices of two levels of callers."""
     random = np.random.default_rng(seed)

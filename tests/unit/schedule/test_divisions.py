@@ -123,6 +123,7 @@ def test_iterations_of_one_quotient_are_not_bound() -> None:
 
 @pytest.mark.parametrize("location", [Location.SHARED, Location.PRIVATE])
 @pytest.mark.parametrize(("split", "block"), [(4, 2), (8, 4), (8, 3), (6, 4)])
+@pytest.mark.spread(3)
 def test_caches_hold_what_quotients_reach(location: Location, split: int, block: int) -> None:
     n = 24
     a = Array(Role.INPUT, tw.float32, (n // block + 1, block), name="A")

@@ -50,6 +50,7 @@ def _gather(X: Array, at: Array, Y: Array) -> Schedule:
 
 @pytest.mark.parametrize("dtype", [tw.int8, tw.uint8, tw.int32, tw.int64])
 @pytest.mark.parametrize("kind", ["as it is", "vectors", "blocks", "threads", "lanes of indices", "cached indices"])
+@pytest.mark.spread(4)
 def test_rows_of_a_matrix(kind: str, dtype: Any) -> None:
     sizes = create_dimensions("rows", "columns", "count") if kind != "as it is" else (9, 10, 13)
     X, at, Y = _arrays(*sizes, dtype)

@@ -118,6 +118,7 @@ def test_two_equations_with_one_rational_point(first, second, point):
 
 @pytest.mark.parametrize("size", [20, 10**6, 10**30])
 @pytest.mark.parametrize("variables", [2, 6, 12, 18])
+@pytest.mark.spread(4)
 def test_as_many_equations_as_variables(variables, size):
     """Numbers grow while equations are solved one after the other, and stay within the limit of work."""
     draw = random.Random(variables + size)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers.compilers import needs_nvrtc
-from tests.unit.schedule.plans import register_product
+from tests.unit.schedule.plans import fused_product, register_product
 from tests.unit.test_hopper_examples import findings, without
 from tests.unit.test_hopper_products import SYNCHRONISATIONS
 
@@ -91,8 +91,11 @@ def numbers(array: Array, random: np.random.Generator) -> np.ndarray[Any, Any]:
     return values.astype(dtype.numpy)
 
 
-def run(plan: Plan, arrays: tuple[Array, ...], expected_a: Any) -> None:
-    """Run a plan, and compare with the sums in float64 of A as `expected_a` computes it."""
+def run(plan: Plan, arrays: tuple[Array, ...], expected_a: Any, *, is_rounded: bool = False) -> None:
+    """Run a plan, and compare with the sums in float64 of A as `expected_a` computes it.
+
+    `is_rounded`: a function computes A, whose values another library may round to the neighbours of these.
+    """
     random = np.random.default_rng(0)
     held = {}
     for array in arrays:
@@ -103,7 +106,7 @@ def run(plan: Plan, arrays: tuple[Array, ...], expected_a: Any) -> None:
     factor = expected_a(a, held["S"]) if "S" in held else a.astype(np.float64)
     exact = factor.astype(np.float64) @ b
     # Products are exact but of tf32, which has 11 bits; sums are those of float32, and C may be bfloat16.
-    bits = 8 if c.dtype == BF16.numpy else 10 if arrays[-2].element_type is F32 else 20
+    bits = 8 if is_rounded or c.dtype == BF16.numpy else 10 if arrays[-2].element_type is F32 else 20
     bound = (np.abs(factor.astype(np.float64)) @ np.abs(b)).max() * 2.0**-bits
     assert np.abs(c.astype(np.float64) - exact).max() <= bound
 
@@ -128,13 +131,15 @@ def on_host(name: str, b: tw.DType) -> Any:
 
 
 @pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.spread(4)
 def test_computed(name: str) -> None:
     """Sizes that no tile divides: A is zero beyond the end of K, whatever it would be there."""
     value, options = COMPUTED[name]
     given = {"extents": (136, 80, 144), **options}
     plan, arrays = register_product(value=value, **given)
     assert "A computed in registers" in str(plan)
-    run(plan, arrays, on_host(name, arrays[-2].element_type))
+    is_rounded = name in ("weights of a softmax", "no number beyond the end of K")
+    run(plan, arrays, on_host(name, arrays[-2].element_type), is_rounded=is_rounded)
 
 
 @pytest.mark.parametrize("options", KEPT.values(), ids=KEPT)
@@ -170,6 +175,14 @@ def test_elements_whose_places_are_read() -> None:
     assert np.array_equal(c, t[rows].astype(np.float32) @ b.astype(np.float32))
 
 
+def test_a_cache_that_converts() -> None:
+    """Threads fill a cache with A in another type, and compute A of what it keeps."""
+    plan, arrays = register_product((64, 64, 128), scaled(BF16), producer=False, tile=(64, 64, 64))
+    at = plan.caches.pop(0).at
+    plan.cache(arrays[0], index=at, pipeline_stages=2, element_type=F16)
+    run(plan, arrays, on_host("", BF16))
+
+
 def test_elements_at_quotients() -> None:
     """Two weights of 4 bits a byte, and a scale for each group of 32 along K."""
     P, S = Array(Role.INPUT, tw.uint8, (64, 32), name="P"), Array(Role.INPUT, F32, (64, 2), name="S")
@@ -196,6 +209,28 @@ def test_elements_at_quotients() -> None:
     plan.build(args=(P, S, B, C))(p, s, b, c)
     weights = (np.stack([p & 15, p >> 4], 2).reshape(64, 64).astype(np.float32) - 8) * np.repeat(s, 32, axis=1)
     assert np.array_equal(c, weights @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("extents", "columns", "options"),
+    [
+        ((136, 80, 144), 16, {}),
+        ((136, 80, 144), 80, {"producer": False, "stages": 3}),
+        ((64, 128, 128), 64, {"stages": 1}),
+    ],
+    ids=str,
+)
+def test_another_nest_computes(extents: tuple[int, int, int], columns: int, options: dict[str, Any]) -> None:
+    """Weights of a softmax that never reach memory, for one tile of columns and for several."""
+    plan, arrays = fused_product(extents, columns, **options)
+    (m, n, k), random = extents, np.random.default_rng(2)
+    s, b = random.standard_normal((m, k)).astype(np.float32), random.standard_normal((k, n)).astype(BF16.numpy)
+    top, c = s.max(1), np.full((m, n), np.nan, np.float32)
+    plan.build("fused", args=arrays)(s, top, b, c)
+    weights = np.exp(s - top[:, None]).astype(BF16.numpy).astype(np.float64)
+    exact = weights @ b.astype(np.float64)
+    # Another exponential function may round a weight to a neighbour.
+    assert np.abs(c - exact).max() <= 2.0**-9 * (weights @ np.abs(b.astype(np.float64))).max()
 
 
 def test_every_product_of_registers_is_a_shape() -> None:

@@ -262,6 +262,7 @@ def test_support_is_that_of_the_lists(arch: str) -> None:
 
 
 @pytest.mark.parametrize(("passes", "fused"), [(p, f) for p in (-1, 0, 1, 4, 6) for f in (None, 0, 1, 2, 3, 4, 6, 8)])
+@pytest.mark.spread(4)
 def test_fused_passes_divide_all_passes(passes: int, fused: int | None) -> None:
     wanted = passes >= 1 and (fused is None or (fused >= 1 and passes % fused == 0))
     info = Target("AMD MI100").tensor_core_info

@@ -117,6 +117,7 @@ def test_a_kernel_that_ran_is_counted_as_before() -> None:
 
 
 @pytest.mark.parametrize(("a", "b", "c", "shared"), covering(*[(FIRST, LAST)] * 3, [False, True]))
+@pytest.mark.spread(2)
 def test_layouts(a: Array.Layout, b: Array.Layout, c: Array.Layout, shared: bool) -> None:
     Product(layouts=(a, b, c), shared=shared, keep=True, staged=shared, tiles=(2, 2)).check()
 
@@ -125,6 +126,7 @@ def test_layouts(a: Array.Layout, b: Array.Layout, c: Array.Layout, shared: bool
     ("transposed", "shared", "layouts"),
     covering([(True, False), (False, True), (True, True)], [False, True], [(FIRST, FIRST, FIRST), (LAST, LAST, LAST)]),
 )
+@pytest.mark.spread(2)
 def test_transposed_accesses(transposed: tuple, shared: bool, layouts: tuple) -> None:
     Product(transposed=transposed, shared=shared, layouts=layouts, keep=True, tiles=(1, 2)).check()
 
@@ -149,6 +151,7 @@ def test_fragments_ahead_of_global_memory(passes: int) -> None:
 
 @pytest.mark.parametrize("output", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.spread(2)
 def test_c_of_another_type(output: str, keep: bool) -> None:
     product = Product(output=output, keep=keep, staged=keep, warps=(1, 2), layouts=(FIRST, FIRST, LAST))
     product.check()
@@ -249,6 +252,7 @@ def test_counts_are_items_too() -> None:
     ("fragments", "steps", "ring", "target"),
     covering(["A", "B"], [1, 2], ["none", "one", "both"], ["sm_80", "gfx908"]),
 )
+@pytest.mark.spread(2)
 def test_fragments_ahead_of_one_operand(fragments: str, steps: int, ring: str, target: str) -> None:
     """The other operand is read by each tile: from its buffers, or from global memory."""
     product = Product(target, steps=steps, keep=True, warps=(2, 2), size=(1, 1, 4))

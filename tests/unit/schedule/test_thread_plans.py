@@ -57,6 +57,7 @@ def arguments(m: int, n: int, k: int) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("target", ["NVIDIA A100", "sm_75"])
+@pytest.mark.spread(3)
 def test_cached_products_with_edges_and_sizes_of_the_launch(stages: int, target: str) -> None:
     m, n, k = Dimension("M"), Dimension("N"), Dimension("K")
     a, b, c = arguments(33, 18, 21)

@@ -87,6 +87,7 @@ def test_loops_whose_length_the_launch_knows(vectors: str, size: tuple[int, int,
 
 
 @pytest.mark.parametrize(("n", "lanes"), [(64, 64), (96, 48), (128, 64), (67, 64), (130, 64)])
+@pytest.mark.spread(2)
 def test_long_loops_run_in_blocks(n: int, lanes: int) -> None:
     plan, named, _ = product(2, n, 3)
     plan.vectorize(named["j"])

@@ -122,6 +122,7 @@ def listed(places: np.ndarray) -> list[list[tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("scheduler", [*NUMBERINGS[2:], Linear(), Diagonals()], ids=repr)
+@pytest.mark.spread(2)
 def test_a_kernel_goes_through_the_order(scheduler: Scheduler) -> None:
     for m, n, blocks in ((5, 7, 4), (1, 3, 5), (16, 16, 3)):
         places = np.full((blocks, 100, 2), -1, np.int32)

@@ -97,6 +97,7 @@ def _products(mma: TiledMMA, where_a: Any, where_b: Any, where_c: Any) -> Counte
 
 @pytest.mark.parametrize("name", MMAS)
 @pytest.mark.parametrize("operand", ["A", "B", "C"])
+@pytest.mark.spread(4)
 def test_thread_value_layouts_agree_with_partitions(name: str, operand: str) -> None:
     mma, _ = MMAS[name]
     m, n, k = mma.shape_mnk
@@ -143,6 +144,7 @@ def quad_pair_product(C, A, B, mma: tw.constexpr):
 
 @pytest.mark.parametrize("types", ["F32F16F16F32", "F16F16F16F16"])
 @pytest.mark.parametrize("majors", ["NT", "NN", "TN", "TT"])
+@pytest.mark.spread(3)
 def test_one_quad_pair_multiplies(types: str, majors: str) -> None:
     mma = make_tiled_mma(getattr(tw.atoms, f"SM70_8x8x4_{types}_{majors}"))
     draw = np.random.default_rng(0)
@@ -173,6 +175,7 @@ def add_in_half_precision(D, A, B, C, mma: tw.constexpr):
 
 @pytest.mark.parametrize("majors", ["NT", "NN", "TN", "TT"])
 @pytest.mark.parametrize("atoms", [(1, 1), (2, 2)])
+@pytest.mark.spread(3)
 def test_an_atom_whose_d_is_not_held_as_its_c(majors: str, atoms: tuple[int, int]) -> None:
     mma = make_tiled_mma(getattr(tw.atoms, f"SM70_8x8x4_F32F16F16F16_{majors}"), atoms)
     draw = np.random.default_rng(0)

@@ -36,6 +36,7 @@ def samples(name: str, t: tw.DType) -> np.ndarray:
 
 @pytest.mark.parametrize("t", [t for t in dtypes.ALL if t.is_float], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.spread(6)
 def test_function_against_numpy(name, t):
     x = samples(name, t)
     out = run(apply, zeros(60, t.numpy), x, getattr(tw, name), block=60).astype(np.float64)

@@ -72,6 +72,7 @@ VALUES = {"milliseconds": "0.001", "config": "'BM=7'", "trials": "'[]'", "create
 
 
 @pytest.mark.parametrize("column", ["config", "milliseconds", "name", "tilewright", "created", "trials", "checksum"])
+@pytest.mark.spread(2)
 def test_a_changed_column_is_not_believed(tmp_path: Path, column: str) -> None:
     store = filled(tmp_path / "t.sqlite")
     for value in (VALUES.get(column, "'x'"), "x'ff00'", "''", "1e400", "-1", "9223372036854775807"):

@@ -171,7 +171,7 @@ def _signature(printer: Printer, name: str, *, restrict: bool) -> list[str]:
 
 def _prefetch_maps(printer: Printer) -> None:
     """Let one thread bring tensor maps near, so that the first copies need not wait for them."""
-    own = {op.fetched_map() for op in printer.kernel.body.walk() if isinstance(op, Instruction)}
+    own = {op.fetched_map() for op in printer.structure.places if isinstance(op, Instruction)}
     maps = [map for map in printer.kernel.tensor_maps if map not in own]
     if maps:
         printer.prelude.need(prelude.PREFETCH_TENSOR_MAP)

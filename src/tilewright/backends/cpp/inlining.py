@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tilewright.ir.core import Block, Kernel, Op, Value
+from tilewright.ir.core import Block, Buffer, Kernel, Op, Value
 from tilewright.ir.effects import Order, Scope, Use
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.instruction import Instruction
@@ -47,7 +47,9 @@ class Position(enum.Enum):
 
 @dataclass
 class Structure:
-    """The places of all ops, and the readers of all values: one entry an operand, by live ops only.
+    """The places of all ops, the ops that use each buffer, and the readers of all values.
+
+    `places` and `users` are in the order of the text. `readers` has one entry an operand, by live ops only.
 
     An op is live when it does something besides computing, or when a live op reads a result of it.
     """
@@ -55,10 +57,12 @@ class Structure:
     kernel: Kernel
     places: dict[Op, tuple[Block, int]] = field(default_factory=dict)
     owners: dict[Block, Op] = field(default_factory=dict)
+    users: dict[Buffer, list[Op]] = field(default_factory=dict)
     argument_blocks: dict[Value, Block] = field(default_factory=dict)
     readers: dict[Value, list[Op]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.users.update((p.target, []) for p in self.kernel.parameters if isinstance(p.target, Buffer))
         self._enter(self.kernel.body)
         self._read(self.kernel.body)
 
@@ -66,6 +70,8 @@ class Structure:
         self.argument_blocks.update((a, block) for a in block.arguments)
         for index, op in enumerate(block.ops):
             self.places[op] = (block, index)
+            for buffer in op.buffers:
+                self.users.setdefault(buffer, []).append(op)
             for inner in op.blocks:
                 self.owners[inner] = op
                 self._enter(inner)
@@ -84,7 +90,7 @@ class Structure:
 
     def live_ops(self) -> Iterator[Op]:
         """Yield the live ops in the order of the text."""
-        return (op for op in self.kernel.body.walk() if self.is_live(op))
+        return (op for op in self.places if self.is_live(op))
 
     def block_of(self, value: Value) -> Block:
         """Return the block that defines a value; a parameter of the kernel belongs to its body."""

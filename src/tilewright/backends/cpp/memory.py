@@ -152,7 +152,7 @@ def address_of(printer: Printer, op: AddressOf) -> Expression:
 
 def declare_views(printer: Printer, base: Buffer, op: Op | None = None) -> None:
     """Declare the pointers by which the bytes of a buffer are seen as elements of other types, and theirs."""
-    for view in printer.kernel.buffers():
+    for view in printer.structure.users:
         step = view
         while step.base is not None and step.base is not base:
             step = step.base
@@ -174,8 +174,9 @@ def _declaration(printer: Printer, buffer: Buffer) -> str:
     name = printer.buffer_names[buffer] = printer.names.declare(buffer.name)
     type_name = printer.type_name(buffer.dtype)
     if buffer.space is Space.REGISTER:
-        vectors = any(is_vector_access(op, buffer) for op in printer.kernel.body.walk())
-        vectors = vectors or any(b.root is buffer and b is not buffer for b in printer.kernel.buffers())
+        users = printer.structure.users
+        vectors = any(is_vector_access(op, buffer) for op in users.get(buffer, ()))
+        vectors = vectors or any(b.root is buffer and b is not buffer for b in users)
         return f"{f'__align__({VECTOR_BYTES}) ' if vectors else ''}{type_name} {name}[{buffer.size}];"
     if printer.arena is None:
         alignment = max(buffer.alignment, VECTOR_BYTES)

@@ -44,12 +44,12 @@ class Printer:
         self.arch = arch
         self.restrict = restrict  # arrays that are only read share no memory with those that are written
         self.dialect = dialect
-        self.written: frozenset[Buffer] = _written(kernel)
-        self.read_in_order: frozenset[Buffer] = _read_in_order(kernel)
         self.structure: Structure = Structure(kernel)
+        self.written: frozenset[Buffer] = _written(self.structure)
+        self.read_in_order: frozenset[Buffer] = _read_in_order(self.structure)
         self.inlined: frozenset[Value] = choose_inlined(self.structure)
         self.variables: dict[Value, Variable] = assign_variables(self.structure, self.inlined)
-        self.names: Names = Names(reserved, _defined_by(kernel))
+        self.names: Names = Names(reserved, _defined_by(self.structure))
         self.prelude: Prelude = Prelude()
         self.writer: Writer = Writer(line_directives=line_directives)
         self.buffer_names: dict[Buffer, str] = {}
@@ -158,31 +158,31 @@ class Printer:
         return LanguageError(summary, location=op.location, help=help)
 
 
-def _read_in_order(kernel: Kernel) -> frozenset[Buffer]:
+def _read_in_order(structure: Structure) -> frozenset[Buffer]:
     """Return the buffers whose reads are to stay where they are, although nobody writes what they read."""
-    keeping = [op for op in kernel.body.walk() if op.effects.keeps_reads]
+    keeping = [op for op in structure.places if op.effects.keeps_reads]
     if any(not op.uses for op in keeping):
-        return frozenset(buffer for buffer in kernel.buffers() if buffer.space is Space.GLOBAL)
+        return frozenset(buffer for buffer in structure.users if buffer.space is Space.GLOBAL)
     return frozenset(use.buffer for op in keeping for use in op.uses)
 
 
-def _written(kernel: Kernel) -> frozenset[Buffer]:
+def _written(structure: Structure) -> frozenset[Buffer]:
     """Return the buffers whose memory may change: those that ops write, and those that show the same memory.
 
     A write through an address may reach any global memory.
     """
-    roots = {buffer.root for op in kernel.body.walk() for buffer in op.buffers_written}
+    roots = {buffer.root for op in structure.places for buffer in op.buffers_written}
     everywhere = any(root.is_pointed for root in roots)
     return frozenset(
         buffer
-        for buffer in kernel.buffers()
+        for buffer in structure.users
         if buffer.root in roots or (everywhere and buffer.space is Space.GLOBAL and not buffer.root.is_pointed)
     )
 
 
-def _defined_by(kernel: Kernel) -> str:
+def _defined_by(structure: Structure) -> str:
     """Return the names, as a regular expression, that the functions of the kernel's instructions take."""
-    taken = {op.RESERVED for op in kernel.body.walk() if isinstance(op, Instruction) and op.RESERVED}
+    taken = {op.RESERVED for op in structure.places if isinstance(op, Instruction) and op.RESERVED}
     return "|".join(sorted(taken))
 
 

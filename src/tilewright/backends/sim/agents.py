@@ -44,7 +44,9 @@ from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, merge, over_warps, warps_of, without
-from tilewright.ir.core import Op
+from tilewright.ir.core import Kernel, Op
+from tilewright.ir.instruction import Instruction
+from tilewright.ir.thread_sets import WARPGROUP, Roles, ThreadSets, name_threads, roles_at, roles_in_words
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Waiting:
     """Threads of one block, a mask, that wait for the same thing since the line of an op.
 
     `kind` and `summary` are those of the finding where the wait has a name of its own; others are deadlocks. `other` is
-    the op that announced the bytes for which alone it waits.
+    the op that announced the bytes for which alone it waits, `missing` how many arrivals the phase waits for.
     """
 
     op: Op
@@ -62,6 +64,7 @@ class Waiting:
     kind: str | None = None
     summary: str | None = None
     other: Op | None = None
+    missing: int = 0
 
 
 def groups_of(number: Lanes, row: int, threads: Array) -> list[tuple[int, Array]]:
@@ -72,7 +75,9 @@ def groups_of(number: Lanes, row: int, threads: Array) -> list[tuple[int, Array]
 
 
 def report_deadlock(
-    machine: Machine, agents: Sequence[tuple[Frame, Callable[[Frame, int, Array], list[Waiting]]]]
+    machine: Machine,
+    agents: Sequence[tuple[Frame, Callable[[Frame, int, Array], list[Waiting]]]],
+    kernel: Kernel | None = None,
 ) -> None:
     """Report the first block of the chunk in which threads wait; the run cannot go on for them."""
     shape = machine.blocks, machine.threads
@@ -105,6 +110,9 @@ def report_deadlock(
     if later:
         notes.append(f"{later} blocks of the grid have not started; {machine.blocks} are resident at once")
     first = next((waiting for waiting in found if waiting.kind or waiting.other), found[0])
+    about_roles, way_out = _of_roles(kernel, found, ~stuck[row]) if kernel is not None else ([], None)
+    notes += about_roles
+    common = _COUNT_BYTES if first.other else _COUNT_ARRIVALS
     fault = Fault(
         first.op,
         first.kind or "deadlock",
@@ -112,11 +120,37 @@ def report_deadlock(
         machine.block_coordinate(row),
         machine.thread_coordinate(int(np.argmax(first.threads))),
         notes=notes,
-        help=first.help or next((w.help for w in found if w.help), _COUNT_BYTES if first.other else _COUNT_ARRIVALS),
+        help=first.help or way_out or next((w.help for w in found if w.help), common),
         other=first.other,
         count=int(stuck.sum()),
     )
     machine.collector.report(fault)
+
+
+def _of_roles(kernel: Kernel, found: Sequence[Waiting], done: Array) -> tuple[list[str], str | None]:
+    """Return what roles have to do with it: threads that no role takes, as many as are missing, and roles of nobody.
+
+    Other threads that take no role have ended as they may.
+    """
+    sets = ThreadSets(kernel)
+    for waiting in found:
+        meeting = waiting.op.meeting() if isinstance(waiting.op, Instruction) and waiting.missing else None
+        roles = (
+            roles_at(kernel, sets, meeting.barrier, kernel.warp_size)
+            if meeting is not None and meeting.barrier is not None
+            else None
+        )
+        if meeting is None or (roles is None and not kernel.untaken_roles):
+            continue
+        roles = roles or Roles(without=np.zeros_like(done))
+        roles.untaken += [place for barrier, place in kernel.untaken_roles if barrier == meeting.barrier]
+        idle = roles.without & done
+        count = int(idle.sum())
+        if waiting.missing not in (count, count // kernel.warp_size, count // WARPGROUP):
+            idle = np.zeros_like(idle)
+        if idle.any() or roles.untaken:
+            return roles_in_words(roles, idle)
+    return [], None
 
 
 _COUNT_BYTES = (
@@ -135,34 +169,7 @@ def _waiters(number: int) -> str:
 
 def _is_one_warp(threads: Array, warp: int) -> bool:
     numbers = np.nonzero(threads)[0] // warp
-    return bool(_is_whole(threads, warp)) and len(set(numbers.tolist())) == 1
-
-
-def _is_whole(threads: Array, warp: int) -> bool:
-    """Return whether the threads are whole warps."""
-    warps = np.unique(np.nonzero(threads)[0] // warp)
-    return all(bool(threads[w * warp : (w + 1) * warp].all()) for w in warps)
-
-
-def name_threads(threads: Array, warp: int = 32) -> str:
-    """Return the threads of a mask in words.
-
-    >>> import numpy as np
-    >>> name_threads(np.arange(96) >= 32), name_threads(np.arange(96) == 7), name_threads(np.arange(96) // 32 == 2)
-    ('warps 1 to 2', 'thread 7', 'warp 2')
-    >>> name_threads(np.arange(96) % 40 < 3)
-    'threads 0 to 2, 40 to 42, 80 to 82'
-    """
-    numbers = np.nonzero(threads)[0]
-    unit = "thread"
-    if len(numbers) > 1 and _is_whole(threads, warp):
-        numbers, unit = np.unique(numbers // warp), "warp"
-    breaks = np.nonzero(np.diff(numbers) > 1)[0]
-    starts, ends = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(numbers) - 1]
-    parts = [f"{numbers[a]}" if a == b else f"{numbers[a]} to {numbers[b]}" for a, b in zip(starts, ends, strict=True)]
-    most = 4
-    text = ", ".join(parts[:most]) + (f" and {len(parts) - most} more groups" if len(parts) > most else "")
-    return f"{unit}{'s' if len(numbers) > 1 else ''} {text}"
+    return len(numbers) == warp and len(set(numbers.tolist())) == 1
 
 
 # How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
@@ -272,8 +279,9 @@ Command: TypeAlias = "Callable[[Agent, Scheduler], None] | Pause"
 class Scheduler:
     """Runs the agents of the chunk of blocks that runs now, one at a time, each to its next pause."""
 
-    def __init__(self, code: Sequence[Command], compiler: Compiler) -> None:
+    def __init__(self, code: Sequence[Command], compiler: Compiler, kernel: Kernel | None = None) -> None:
         self.code = code
+        self._kernel = kernel
         self.compiler = compiler
         self.agents: list[Agent] = []
         self.idle_polls: int = 0
@@ -494,7 +502,7 @@ class Scheduler:
             pause = self._pause(agent)
             if pause is not None:
                 found.append((agent.frame, pause.waiting))
-        report_deadlock(self.compiler.machine, found)
+        report_deadlock(self.compiler.machine, found, self._kernel)
 
 
 def _united(added: Array, new: Lanes, old: Lanes) -> Lanes:

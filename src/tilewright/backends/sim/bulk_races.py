@@ -76,6 +76,25 @@ class _Reading:
         self.region.cells.pending_reads[touch.cells] = touch.words(self.event) | UNDER_WAY
 
 
+@dataclass(eq=False)
+class _Updating:
+    """Reductions under way: which of their threads have yet to update memory, in ascending cells."""
+
+    access: BulkAccess
+    region: Region
+    event: int
+    left: Array
+
+    def words(self, touch: Touch) -> Array:
+        """Return the words that stand for the updates of a touch's cells, 0 where there are none."""
+        mine = self.region.bulk_touch(self.access, self.left)
+        order = np.argsort(mine.cells, kind="stable")
+        cells, words = mine.cells[order], mine.words(self.event)[order] | UNDER_WAY
+        at = np.minimum(np.searchsorted(cells, touch.cells), len(cells) - 1)
+        found: Array = np.where(cells[at] == touch.cells, words[at], 0)
+        return found
+
+
 class BulkRaces:
     """The part of the race checker that follows bulk copies."""
 
@@ -84,12 +103,14 @@ class BulkRaces:
         self._first, self._count = numbers_of_mbarriers(kernel)
         self.count: int = self._count * checker.together.size  # of mbarriers of a block, or of a cluster
         self._reading: list[_Reading] = []
+        self._updating: list[_Updating] = []
         self._sent: list[tuple[BulkAccess, Array, int, int]] = []  # reads, of whom, by what number and event known
         self.starters: dict[int, int] = {}  # by the events at which copies landed, a thread that had started them
 
     def begin(self) -> None:
         """Forget the copies of blocks that are over."""
         self._reading.clear()
+        self._updating.clear()
         self._sent.clear()
         self.starters.clear()
 
@@ -97,6 +118,12 @@ class BulkRaces:
     def is_reading(self) -> bool:
         """Whether a copy under way has yet to read."""
         return bool(self._reading)
+
+    def updates(self, region: Region, touch: Touch) -> Iterator[Array]:
+        """Yield the words that stand for reductions under way in the cells of a touch."""
+        for updating in self._updating:
+            if updating.region is region:
+                yield updating.words(touch)
 
     def start(self, access: BulkAccess) -> None:
         """Compare a bulk access with what was done before, and record that it is under way."""
@@ -124,6 +151,8 @@ class BulkRaces:
         if access.kind is AccessKind.COPY_READ and region.cells.pending_reads is not None:
             self._reading.append(_Reading(access, region, event, everybody))
             self._reading[-1].mark()
+        if access.kind is AccessKind.ATOMIC:
+            self._updating.append(_Updating(access, region, event, everybody))
 
     def demand_fences(self, region: Region, access: Access, touch: Touch) -> None:
         """Report ordinary writes that come before, and that no proxy fence of their threads follows."""
@@ -147,11 +176,22 @@ class BulkRaces:
         region = self._checker.regions.get(access.storage.buffer)
         if region is not None and access.kind is AccessKind.COPY_READ:
             self._end_reading(region, access, which, arrival)
+        elif region is not None and access.kind is AccessKind.ATOMIC:
+            self._end_updates(region, access, which)
         elif region is not None and access.kind is AccessKind.COPY_WRITE and arrival is None:
             touch = region.bulk_touch(access, which)
             region.cells.writes[touch.cells] = touch.words(self._checker.note(access.op, access.kind))
         elif region is not None and arrival is not None:
             self._arrive(region, access, which, arrival)
+
+    def _end_updates(self, region: Region, access: BulkAccess, which: Array) -> None:
+        """Record that reductions have taken place: who has waited for them knows of it."""
+        assert region.cells.atomics is not None
+        region.cells.atomics.add(region.bulk_touch(access, which), self._checker.note(access.op, access.kind))
+        for updating in self._updating:
+            if updating.access is access:
+                updating.left = updating.left & ~which
+        self._updating = [updating for updating in self._updating if updating.left.any()]
 
     def _end_reading(self, region: Region, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
         cells = region.cells

@@ -247,6 +247,7 @@ class Predecessors(Observer):
         machine, storage = self._machine, self._storages[buffer]
         index = spot + storage.low
         place, coordinate = name_place(storage, index)
+        place = place.removesuffix(",")  # it ends in one where it has a coordinate
         wrote = bool(met.wrote[spot])
         done, does = ("write", "writes") if wrote else ("read", "reads")
         op = met.ops[early - 1]

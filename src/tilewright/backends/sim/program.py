@@ -84,7 +84,9 @@ class Program:
             machine.watch_memory(resident=any(_is_global(op) for op in spins))
         is_apart = bool(spins) or waits(kernel.body)
         is_apart |= machine.interleaving is not None and any(is_crossing(op) for op in kernel.body.walk())
-        self._scheduler = Scheduler(lay_out(kernel, self._compiler, spins), self._compiler) if is_apart else None
+        self._scheduler = (
+            Scheduler(lay_out(kernel, self._compiler, spins), self._compiler, kernel) if is_apart else None
+        )
         self._steps = () if self._scheduler else self._compiler.block(kernel.body).steps
 
     def run(self) -> None:

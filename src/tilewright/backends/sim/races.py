@@ -330,6 +330,8 @@ class RaceChecker(Observer):
         if not is_read and cells.bulk_reads is not None:
             for words in cells.bulk_reads.against(touch):
                 self._conflicts(region, access, touch, words, by_barriers=True)
+        for words in () if is_strong else self.bulk.updates(region, touch):
+            self._conflicts(region, access, touch, words)
         if cells.narrow_writes and is_strong:
             self._too_narrow(region, access, touch)
         under_way = self._pending_reads or self._operands or self.bulk.is_reading

@@ -322,12 +322,14 @@ class Region:
         full = self._full.get(rows * 64 + count)
         if full is None:
             full = self._full[rows * 64 + count] = self._everyone(rows, count)
-        cells = np.broadcast_to(cells, (rows, threads))
+        shape = rows, threads
+        if cells.shape != shape:
+            cells = np.broadcast_to(cells, shape)
         if mask is None:
             if count > 1:
                 cells = cells[..., None] + np.arange(count)
             return Touch(cells.reshape(-1), full.who, full.rows, full.threads)
-        here = np.flatnonzero(np.broadcast_to(mask, (rows, threads)))
+        here = np.flatnonzero(mask if mask.shape == shape else np.broadcast_to(mask, shape))
         cells = cells.reshape(-1)[here]
         if count > 1:
             cells = (cells[:, None] + np.arange(count)).reshape(-1)

@@ -11,7 +11,6 @@ that differs by thread is resolved element by element.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,8 +39,8 @@ class Storage(Protocol):
         """Write elements or vectors; where threads meet at one address, the highest block and thread wins."""
 
 
-class FlatStorage(ABC):
-    """Loads and stores over a flat array."""
+class FlatStorage:  # and no ABC: each access asks several times of what class its storage is, which takes longer then
+    """Loads and stores over a flat array; subclasses say where elements lie in it."""
 
     low = 0
     high = 0
@@ -53,13 +52,13 @@ class FlatStorage(ABC):
         self.flat: Array = flat
         self._wide: dict[int, tuple[Array, int]] = {}
 
-    @abstractmethod
     def locate(self, index: Lanes) -> Lanes:
         """Return the positions in `flat` of element indices, as intp."""
+        raise NotImplementedError
 
-    @abstractmethod
     def phase(self, lanes: int) -> int | None:
         """Return the position below `lanes` that is aligned for a vector; None if no position is."""
+        raise NotImplementedError
 
     def load(self, index: Lanes, lanes: int, mask: Mask) -> Lanes:
         position = self.locate(index)

@@ -1,0 +1,96 @@
+"""What keeps compilers from moving uses of products' registers across the fences and waits of warpgroups.
+
+NVRTC's optimiser moves what is not volatile; it stays behind where a statement of inline assembly takes the registers.
+The assembler does not see these. It moves reads of sums before the wait for them where that looks cheap, and then runs
+products one after the other (its advisory C7514), or waits earlier (C7517). Over a branch it moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.dtypes import float32, int32, uint32
+from tilewright.ir.core import Block, Buffer, Op, Space
+from tilewright.ir.effects import Completion
+from tilewright.ir.ops import Allocate, For, While
+
+if TYPE_CHECKING:
+    from tilewright.backends.cpp.printer import Printer
+
+LETTERS = {float32: "f", int32: "r", uint32: "r"}
+
+_KEEP_READS = f"""\
+// Never traps, for a grid has blocks. Reads of sums stay behind the branch: moved before the wait for them, they would
+// let the assembler run products one after the other (its advisories C7514 and C7517).
+{FUNCTION} void keep_reads_behind() {{
+    if (gridDim.x == 0) __trap();
+}}"""
+
+
+def fence_registers(printer: Printer, op: Op) -> None:
+    """Print what keeps the compiler from moving uses of products' registers across a fence or a wait."""
+    for buffer, count in _in_products(printer, op).items():
+        c, letter = buffer.dtype.c_name, LETTERS[buffer.dtype]
+        printer.prelude.need(
+            "// Keeps the compiler from moving uses of registers to the other side of this line.\n"
+            f"template <int count>\n{FUNCTION} void fence_registers({c}* r) {{\n"
+            f'#pragma unroll\n    for (int i = 0; i < count; i++) asm volatile("" : "+{letter}"(r[i]) :: "memory");\n}}'
+        )
+        printer.statement(f"fence_registers<{count}>({printer.buffer_names[buffer]});", op)
+
+
+def keep_reads_behind(printer: Printer, op: Op) -> None:
+    """Print a branch behind a wait for all products, where the assembler would move reads of sums before it.
+
+    It does with sums of 16 bits, of which it combines the two halves of a register where the first of them is ready,
+    and with products that no loop holds. A loop over products gets none: what moves lets its steps overlap.
+    """
+    structure = printer.structure
+    products = [each for each in structure.places if each.effects.asynchronous is Completion.WARPGROUP]
+    loops = [next(_loops_around(printer, each), None) for each in products]
+    own = next(_loops_around(printer, op), None)
+    if own is not None and own in loops:
+        return
+    halves = any(
+        buffer.space is Space.REGISTER and buffer.root.dtype.bytes == 2
+        for each in products
+        for buffer in each.buffers_written
+    )
+    if halves or None in loops:
+        printer.prelude.need(_KEEP_READS)
+        printer.statement("keep_reads_behind();", op)
+
+
+def _blocks_around(printer: Printer, op: Op) -> Iterator[tuple[Block, int]]:
+    """Yield the blocks around an op, the innermost first, and where in each it is."""
+    structure = printer.structure
+    while True:
+        block, index = structure.places[op]
+        yield block, index
+        if block not in structure.owners:
+            return
+        op = structure.owners[block]
+
+
+def _loops_around(printer: Printer, op: Op) -> Iterator[Op]:
+    """Yield the loops around an op, the innermost first, without those that are unrolled."""
+    for block, _ in _blocks_around(printer, op):
+        owner = printer.structure.owners.get(block)
+        if isinstance(owner, While) or (isinstance(owner, For) and owner.unroll != 0):
+            yield owner
+
+
+def _in_products(printer: Printer, op: Op) -> dict[Buffer, int]:
+    """Return the register buffers of products that are declared where an op is, with their sizes."""
+    users, places = printer.structure.users, printer.structure.places
+    around = dict(_blocks_around(printer, op))
+    found: dict[Buffer, int] = {}
+    for buffer, ops in users.items():
+        if buffer.space is Space.REGISTER and any(each.effects.asynchronous is Completion.WARPGROUP for each in ops):
+            block, index = places[next(each for each in users[buffer.root] if isinstance(each, Allocate))]
+            if block in around and index < around[block]:
+                assert buffer.size is not None, buffer
+                found[buffer] = buffer.size
+    return found

@@ -1,0 +1,234 @@
+"""Products with packed weights by warpgroups; device code, traced into kernels.
+
+The weights are operand A of wgmma, which a thread holds in registers, and x is operand B, in shared memory: what is
+summed is D transposed. A producer brings 128 of K of both by TMA, with scales and zeros, to a ring of stages. A
+consumer has 64 columns of the weights, once or twice, makes operand A of a chunk while the products of the one before
+are under way, and adds the sums of a group, times their scale, to the total:
+
+    total += scale * (sum over k of the group: x[k] * (q[k] - zero))
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+from tilewright.kernels._hopper_kernel import Peers, finish, meet, once_if_shared, tile_of, works_of
+from tilewright.kernels._weights_kernel import taken_apart, unpack
+from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+
+CONSUMER_REGISTERS = 232
+
+
+@tw.kernel
+def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
+    """Compute tiles of D = epilogue(alpha * A @ weights, operands) in blocks that stay.
+
+    Where tiles are few, the blocks of a cluster share the K of one (`plan.peers`), and the first one adds up their
+    sums.
+    """
+    parts, rest, numbers = taken_apart(plan, operands)
+    D, *rest = (tw.select(x, 1, 0, 2) for x in (D, *rest))
+    A = once_if_shared(A)
+    sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(B.dtype, plan.smem_w)
+    beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
+    sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
+    peers = Peers(plan) if plan.peers > 1 else None
+    meet(plan)  # the barriers are there
+    works = works_of(plan, D, A)
+
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(PRODUCER_REGISTERS)
+        if tw.thread_idx.x == 0:
+            state = ring.producer()
+            for row, column, batch, _split in works:
+                first, last = works.steps(0, peers)
+                for step in range(first, last):
+                    for i in tw.static_range(plan.pieces):
+                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i)
+    else:
+        tw.set_registers(CONSUMER_REGISTERS)
+        consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
+        if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+    if plan.peers > 1:
+        tw.cluster_sync()
+
+
+@tw.function
+def bring(plan, state, A, B, parts, smem, place, piece):
+    """Begin to copy a piece of K, one chunk or two, to the next stage; past the last one come zeros."""
+    row, column, batch = place
+    tiles, words, span = plan.block_tiles, plan.weights.words, plan.span
+    group = piece
+    if plan.weights.chunks_in_group > 1:
+        # A group's scale may be infinite, which makes no number of sums of zeros.
+        group = tw.where(piece < B.shape[1], piece // plan.weights.chunks_in_group, parts[0].shape[1])
+    with state.fill() as (stage, full):
+        source = tw.local_tile(B, (tiles, span, words), (row, piece, 0), guard=True)
+        tw.copy(tw.atoms.SM90_TMA_LOAD, source, smem[1][:, :, :, stage], barrier=full)
+        x = tile_of(plan, A, (plan.tokens, 128 * span), (column, piece, batch))
+        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
+        for part, target in zip(parts, smem[2:], strict=True):
+            source = tw.local_tile(part, (tiles, plan.parts * span, 16), (row, group, 0), guard=True)
+            tw.copy(tw.atoms.SM90_TMA_LOAD, source, target[:, :, :, stage], barrier=full)
+
+
+def take(plan, state):
+    """Wait for the next stage of the consumer."""
+    stage = state.acquire()
+    if plan.shares > 1:
+        state.advance(plan.shares - 1)  # those of the others
+    return stage
+
+
+class Shares:
+    """The consumers that share the K of a tile: the first one adds up the sums."""
+
+    def __init__(self, plan):
+        count = plan.columns * plan.tokens // WARPGROUP
+        self.sums = tw.shared(tw.float32, tw.Layout((WARPGROUP, count)))
+        self.meet = tw.named_barrier(3, CONSUMERS * WARPGROUP)
+        self.thread = tw.thread_idx.x % WARPGROUP
+
+    @tw.function
+    def add(self, acc, consumer):
+        """Add the accumulators of the second consumer to those of the first."""
+        count = tw.size(acc)
+        if consumer > 0:
+            for i in tw.range(count, unroll=True):
+                self.sums[self.thread, i] = acc[i]
+        self.meet.sync()
+        if consumer == 0:
+            for i in tw.range(count, unroll=True):
+                acc[i] += self.sums[self.thread, i]
+        self.meet.sync()  # they are read
+
+
+@tw.function
+def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
+    """Compute a consumer's columns of the weights of each tile, or all columns for a consumer's share of K.
+
+    What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them.
+    """
+    consumer, lane = tw.warpgroup_id() - 1, tw.lane_id()
+    epilogue = plan.epilogue.bind(numbers)
+    thread = plan.mma.get_slice((tw.thread_idx.x - WARPGROUP) % plan.mma.size)
+    tX = thread.partition_B(sX)
+    warp = (tw.thread_idx.x // 32 - 4) % (plan.mma.size // 32)
+    rows = plan.mma.size // 2  # columns of the weights in the items of the consumers
+    fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(2)]
+    acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
+    shape = plan.mma.partition_shape((rows, plan.tokens), "C")
+    parts = [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
+    sums, group_sums = tw.accumulator_rows(plan.mma, acc), [tw.accumulator_rows(plan.mma, part) for part in parts]
+    words, packed = tw.registers(tw.uint32, plan.word_layout), sW.recast(tw.uint32)
+    steps = plan.steps // plan.parts
+    shares = Shares(plan) if plan.shares > 1 else None
+    # The second consumer begins when the first one has converted its first item, and stays so far behind: then one
+    # multiplies while the other one adds. Once: with short tiles the first may be several ahead.
+    order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if shares is None else None
+    state = ring.consumer()
+    if shares is not None:
+        state.advance(consumer)
+    tw.clear(fragments[1])
+
+    def chunk_of(item):
+        """Return the chunk of a stage."""
+        return item // plan.tiles % plan.span
+
+    def dequantise(item, stage):
+        """Make operand A of an item."""
+        w, tile, chunk = fragments[item % 2], 8 * (item % plan.tiles) + warp, chunk_of(item)
+        for half in tw.static_range(2):
+            for vector in tw.static_range(plan.vectors):
+                number = (half * plan.vectors + vector) * 32 + lane
+                tw.copy(
+                    plan.read, tw.local_tile(packed[tile, chunk, :, stage], (4,), (number,)), words[:, vector, half]
+                )
+        for half in tw.static_range(2):
+            for s in tw.static_range(plan.steps):
+                zero = plan.weights.zero
+                if len(beside) > 1:
+                    zero = beside[1][tile, chunk * plan.parts + s // steps, 2 * (lane // 4) + half, stage]
+                unpack(plan, w[:, 0, s], words, zero, half, s)
+
+    def begin(item, stage, g):
+        """Begin the products of a group."""
+        tw.wgmma_fence()
+        for s in tw.static_range(steps):
+            step = g * steps + s
+            a, b = fragments[item % 2][:, :, step], tX[:, :, chunk_of(item) * plan.steps + step, stage]
+            tw.gemm(plan.mma, a, b, parts[item % len(parts)], accumulate=s > 0)
+        tw.wgmma_commit()
+
+    def add(item, stage, g, pending=0):
+        """Wait for the sums of a group, and add them to the total; `pending` newer groups may be under way."""
+        tile, group = 8 * (item % plan.tiles) + warp, chunk_of(item) * plan.parts + g
+        scales = [beside[0][tile, group, 2 * (lane // 4) + half, stage].to(tw.float32) for half in range(2)]
+        tw.wgmma_wait(pending)
+        for half in tw.static_range(2):
+            row = 2 * (item % plan.tiles) + half
+            sums[row, :] = tw.fma(group_sums[item % len(parts)][half, :], scales[half], sums[row, :])
+
+    def finish_item(item, stage):
+        """Multiply the groups of an item behind its first, and add all."""
+        add(item, stage, 0)
+        for g in tw.static_range(plan.parts - 1):
+            begin(item, stage, g + 1)
+            add(item, stage, g + 1)
+
+    def is_there(item, step, row):
+        """Say whether an item of a step has weights."""
+        if plan.tiles > 1:
+            return row * plan.columns + item % plan.tiles * rows < D.shape[0]
+        chunk = (plan.items * step + item) * plan.shares + (consumer if plan.shares > 1 else 0)
+        return chunk < chunks
+
+    is_first = True
+    for row, column, batch, _split in works:
+        first, last = works.steps(0, peers)
+        tw.clear(acc)
+        stage = take(plan, state)
+        if order is not None and is_first and consumer == 1:
+            order.sync()
+        dequantise(0, stage)
+        if order is not None and is_first and consumer == 0:
+            order.arrive()
+        is_first = False
+        for step in tw.range(first, last, unroll=1):
+            held = stage
+            begin(0, held, 0)
+            for item in tw.static_range(1, plan.items):
+                is_next = item % (plan.tiles * plan.span) == 0
+                next = take(plan, state) if is_next else held
+                if plan.overlaps:
+                    dequantise(item, next)
+                    begin(item, next, 0)
+                    add(item - 1, held, 0, pending=1)
+                else:
+                    # Behind the last chunk, or column, nothing is made. ptxas moves what stands in a branch over no
+                    # wait: so items are made while products are under way.
+                    if is_there(item, step, row):
+                        dequantise(item, next)
+                    finish_item(item - 1, held)
+                    begin(item, next, 0)
+                if is_next:
+                    state.give_back(held)
+                held = next
+            if step + 1 < last:
+                stage = take(plan, state)
+                dequantise(0, stage)
+            finish_item(plan.items - 1, held)
+            state.give_back(held)
+        place = row, column, batch
+        if shares is not None:
+            shares.add(acc, consumer)
+            if consumer == 0:
+                finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta)
+        elif peers is None:
+            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+        elif peers.rank > 0:
+            peers.send(acc)
+        else:
+            peers.add(acc)
+            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)

@@ -1,0 +1,296 @@
+"""The family for weights of 4 or 8 bits on Hopper: warpgroups that dequantise operand A of wgmma in registers.
+
+The kernel is `_weights_warpgroup_kernel`. A tile has 128 columns of the weights, or 256, and 8 to 128 rows of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+from tilewright import atoms
+from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.atoms import MMAAtom
+from tilewright.dtypes import DType, float16
+from tilewright.kernels._weights_warpgroup_kernel import multiply_weights_by_warpgroups
+from tilewright.kernels.epilogue import ElementEpilogue
+from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
+from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.hopper_plan import CONSUMERS, ROWS, THREADS
+from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.problem import Configuration, Problem
+from tilewright.kernels.weight_plan import WeightPlan
+from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
+from tilewright.launch import Kernel
+from tilewright.layout import ComposedLayout, Layout, tile_to_shape
+from tilewright.schedulers import Grouped, Scheduler
+from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_mma
+from tilewright.transactions import ROW
+
+_SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
+_MOST_STAGES = 16
+_LEAST_STAGES = 3
+_GROUP = 8  # tiles along the columns of the weights before the next along the rows of x
+_ROWS_OF_X = (8, 16, 32, 64, 128)
+_PEERS = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class WarpgroupConfiguration(Configuration):
+    """`tile` = (rows of x, columns of the weights, K of a stage); `splits` blocks of a cluster share the K of a tile.
+
+    With 64 columns the consumers of a block share K instead of columns (`shares`). At most so many `blocks` are
+    launched, one for each multiprocessor, where blocks compute several tiles.
+    """
+
+    blocks: int = 132
+
+    @property
+    def threads(self) -> int:
+        return THREADS
+
+    @property
+    def shares(self) -> int:
+        """How many consumers share the K of a block's tile."""
+        return CONSUMERS if self.tile[1] == ROWS else 1
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        splits = f", {self.splits} splits in a cluster" if self.splits > 1 else ""
+        return f"{m}x{n}x{k}, {self.stages} stages{splits}"
+
+
+@dataclass(frozen=True)
+class WarpgroupPlan(WeightPlan):
+    """A plan for two consumers with `tiles` times 64 columns each; `peers` blocks of a cluster have parts of K."""
+
+    stages: int
+    peers: int
+    batched: bool
+    scheduler: Scheduler
+    part: TiledMMA  # of the sums that are finished at once
+    dtype: DType  # of x
+    stores_boxes: bool  # results of 16 bits leave by TMA, transposed on their way to shared memory
+
+    __hash__ = WeightPlan.__hash__
+
+    # What the Hopper kernel's parts ask of its plans.
+    cluster = 1
+    splits = 1
+    is_ping_pong = False
+
+    @property
+    def threads(self) -> int:
+        return THREADS
+
+    @property
+    def chunks(self) -> int:
+        """The chunks of K in an iteration."""
+        return self.items * self.shares // self.tiles
+
+    @property
+    def span(self) -> int:
+        """The chunks of K in a stage: two, which are half as many copies, where both have groups of their own."""
+        return 2 if self.overlaps and self.tiles == 1 and self.weights.chunks_in_group == 1 else 1
+
+    @property
+    def pieces(self) -> int:
+        """The stages of an iteration."""
+        return self.chunks // self.span
+
+    @property
+    def items(self) -> int:
+        """What a consumer multiplies in an iteration: 64 columns of a chunk, so many times."""
+        return 4 if self.overlaps else 2
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether an item is begun before the products of the last are over: registers hold the sums of both."""
+        return self.parts == 1 and self.tokens * self.tiles <= 64
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Columns of the weights, rows of x, K of an iteration."""
+        return self.columns, self.tokens, self.chunks * CHUNK
+
+    @property
+    def smem_x(self) -> ComposedLayout:
+        """(row, K, stage), as TMA writes and wgmma reads it."""
+        found: ComposedLayout = tile_to_shape(
+            atoms.GMMA_K_SW128(self.dtype), (self.tokens, CHUNK * self.span, self.stages)
+        )
+        return found
+
+    @property
+    def smem_w(self) -> Layout:
+        """(tile, chunk, word, stage); TMA brings 256 words of each chunk at once."""
+        box, tiles, span = 256, self.block_tiles, self.span
+        halves = self.weights.words // box
+        words, step = (box, 1) if halves == 1 else ((box, halves), (1, box * span * tiles))
+        return Layout((tiles, span, words, self.stages), (box * span, box, step, box * span * tiles * halves))
+
+    @property
+    def smem_groups(self) -> Layout:
+        """(tile, group, column, stage) of scales or zeros; TMA brings them to multiples of 128 bytes."""
+        of_tile = self.parts * self.span * TILE
+        shape = (self.block_tiles, self.parts * self.span, TILE, self.stages)
+        return Layout(shape, (of_tile, TILE, 1, -(-of_tile * self.block_tiles // ROW) * ROW))
+
+    @property
+    def smem_d(self) -> ComposedLayout:
+        """(column of the weights, row of x, consumer) of the results that are stored at once."""
+        shape = (ROWS, self.part.shape_mnk[1], CONSUMERS)
+        found: ComposedLayout = tile_to_shape(atoms.GMMA_MN_SW128(self.dtype), shape, (2, 1, 3))
+        return found
+
+    @property
+    def write(self) -> TiledCopy:
+        """The way of these to shared memory."""
+        return make_tiled_copy_C(atoms.SM90_U16x8_STSM_T, self.part)
+
+    @property
+    def group_bytes(self) -> int:
+        """The bytes of scales and zeros in a stage."""
+        beside = self.weights.scale.bytes + (self.weights.bits // 4 if self.arrays > 1 else 0)
+        return self.block_tiles * self.parts * self.span * TILE * beside
+
+    @property
+    def stage_bytes(self) -> int:
+        """The bytes that come to a stage."""
+        of_chunk = CHUNK * self.tokens * 2 + self.block_tiles * self.weights.words * 4
+        return of_chunk * self.span + self.group_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes of shared memory, with two mbarriers for each stage, and the sums of peers."""
+        sums = self.columns * self.tokens * 4
+        results = ROWS * self.part.shape_mnk[1] * CONSUMERS * 2 if self.stores_boxes else 0
+        spare = ROW if self.shares > 1 else 0  # behind the zeros of a stage
+        return self.stages * (self.stage_bytes + spare + 16) + results + (self.peers + self.shares - 2) * sums
+
+
+class WeightWarpgroups(Family):
+    """Weights through shared memory to the registers of warpgroups, which multiply them by wgmma; sm_90a only."""
+
+    name = "weight warpgroups"
+    takes_weights = True
+    is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
+
+    def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
+        """Return the candidates, which launch as many blocks as the GPU has multiprocessors."""
+
+        def on_all(configuration: Configuration) -> Configuration:
+            assert isinstance(configuration, WarpgroupConfiguration), configuration
+            return replace(configuration, blocks=machine.multiprocessors)
+
+        found = super().candidates(problem, machine)
+        return [replace(c, configuration=on_all(c.configuration)) for c in found]
+
+    def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
+        """Return tiles of 8 to 128 rows by 128 or 256 columns, with clusters that share K where tiles are few."""
+        if arch.name != "sm_90a" or problem.weights is None or problem.k == 0:
+            return []
+        rows = [r for r in _ROWS_OF_X if r < 2 * problem.m or r == _ROWS_OF_X[0]]
+        found = []
+        for row in rows[-2:]:
+            for columns in (64, 128, 256) if row <= 64 else (64, 128):
+                for peers in (1, *_PEERS) if columns > 64 else (1,):
+                    one = _configuration(problem, row, columns, peers, arch)
+                    if one is not None:
+                        found.append(one)
+        return found
+
+    def needs(self, problem: Problem) -> Needs:
+        """Return that rows of x are read by 16 bytes."""
+        return Needs(a=LayoutNeeds(("K",), alignment=VECTOR_BYTES))
+
+    def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
+        assert isinstance(configuration, WarpgroupConfiguration), configuration
+        plan = warpgroup_plan(problem, configuration)
+        rejection = None
+        if plan.shared_bytes + _SPARE_BYTES > arch.shared_bytes_optin or plan.stages < 2:
+            rejection = f"{plan.shared_bytes} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+        return Resources(plan.shared_bytes, plan.columns * plan.tokens // 256, rejection)
+
+    def predict(
+        self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
+    ) -> Prediction:
+        assert isinstance(configuration, WarpgroupConfiguration), configuration
+        m, n, _ = configuration.tile
+        tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch * configuration.splits
+        waves = -(-tiles // machine.multiprocessors)
+        chunks = -(-problem.k // CHUNK) / configuration.splits
+        compute = 2.0 + waves * chunks * 0.25 * n / 128 * max(m / 64, 1)
+        return Prediction(tiles, 1, waves, compute, problem.bytes / machine.bandwidth + 2.0)
+
+    def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
+        assert isinstance(configuration, WarpgroupConfiguration), configuration
+        plan = warpgroup_plan(problem, configuration)
+        function = problem.epilogue
+        if isinstance(function, ElementFunction):
+            numbers = function.uses(problem.accumulator, problem.elements, arch)
+            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        tiles = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
+        blocks = min(tiles, configuration.blocks) if plan.peers == 1 else tiles * plan.peers
+        further = plan.arrays + len(problem.operands) + len(plan.epilogue.numbers)
+        launcher = _kernel(further, plan.peers)[blocks, THREADS]
+        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+
+
+def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: Arch) -> WarpgroupConfiguration | None:
+    """Return a configuration with as many stages as shared memory holds, if K has work for all peers."""
+    tiles = -(-problem.m // rows) * -(-problem.n // columns) * problem.batch
+    chunks = -(-problem.k // CHUNK)
+    if peers > 1 and (tiles * peers > 132 or chunks < 4 * peers):
+        return None
+    one = WarpgroupConfiguration((rows, columns, CHUNK), (4 * CONSUMERS, 1), 1, 1, splits=peers)
+    plan = warpgroup_plan(problem, one)
+    each = replace(plan, stages=2).shared_bytes - plan.shared_bytes
+    stages = (arch.shared_bytes_optin - _SPARE_BYTES - plan.shared_bytes) // each + 1
+    stages = max(min(stages, _MOST_STAGES), 1)
+    # A consumer has every other stage: then it does not come to one two phases early.
+    return replace(one, stages=stages - stages % one.shares)
+
+
+@cache
+def _kernel(further: int, cluster: int) -> Kernel:
+    kernel = multiply_weights_by_warpgroups.numbered(further).configure(min_blocks=1)
+    return kernel.configure(cluster=cluster) if cluster > 1 else kernel
+
+
+def warpgroup_plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupPlan:
+    """Plan a kernel; problems that differ in extents only have equal plans."""
+    weights = problem.weights
+    assert weights is not None
+    read = replace(problem, m=1, n=1, k=1, batch=min(problem.batch, 2), weights=weights.without_extents())
+    return _plan(read, configuration)
+
+
+@lru_cache(maxsize=1024)
+def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupPlan:
+    rows, columns, _ = configuration.tile
+    weights: WeightFormat | None = problem.weights
+    assert weights is not None
+    return WarpgroupPlan(
+        weights,
+        max(columns // (ROWS * CONSUMERS), 1),
+        columns // TILE,
+        rows,
+        configuration.shares,
+        make_tiled_mma(_instruction(problem.compute, rows, "RS"), (CONSUMERS // configuration.shares, 1, 1)),
+        ElementEpilogue.of(problem),
+        configuration.stages,
+        configuration.splits,
+        problem.batch != 1,
+        Grouped(_GROUP),
+        make_tiled_mma(_instruction(problem.compute, min(rows, 64), "SS")),
+        problem.compute,
+        rows > 8 and problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES and problem.d.dtype.bytes == 2,
+    )
+
+
+def _instruction(dtype: DType, columns: int, places: str) -> MMAAtom:
+    types = "F16F16" if dtype is float16 else "BF16BF16"
+    found: MMAAtom = getattr(atoms, f"SM90_64x{columns}x16_F32{types}_{places}")
+    return found

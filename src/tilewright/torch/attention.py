@@ -1,0 +1,244 @@
+"""`tw.torch.attention` with gradients, and PyTorch's `scaled_dot_product_attention` by it where both are the same."""
+
+from __future__ import annotations
+
+import torch
+
+import tilewright
+from tilewright.errors import ArgumentError
+from tilewright.torch.operators import op
+from tilewright.torch.rows import check_tensor
+
+_ALL = -1  # a side of a window without a bound
+_MOST_HEAD = 256
+
+
+def _sides(left: int, right: int) -> tuple[int | None, int | None]:
+    return None if left == _ALL else left, None if right == _ALL else right
+
+
+def _empty_results(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    left: int,
+    right: int,
+    scale: float | None,
+    offsets: torch.Tensor | None,
+    key_offsets: torch.Tensor | None,
+    key_lengths: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return empty results; that of tokens before heads lies in the same way, so that joining heads copies nothing."""
+    kind = torch.float64 if q.dtype == torch.float64 else torch.float32
+    if offsets is not None:
+        tokens, heads, _ = q.shape
+        return q.new_empty((tokens, heads, v.shape[-1])), q.new_empty((heads, tokens), dtype=kind)
+    batch, heads, tokens, _ = q.shape
+    lse = q.new_empty((batch, heads, tokens), dtype=kind)
+    if q.stride(1) < q.stride(2):
+        return q.new_empty((batch, tokens, heads, v.shape[-1])).transpose(1, 2), lse
+    return q.new_empty((batch, heads, tokens, v.shape[-1])), lse
+
+
+@op("tilewright::attention", shape=_empty_results, vmap="loop", autocast="lower")
+def attention_operator(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    left: int,
+    right: int,
+    scale: float | None,
+    offsets: torch.Tensor | None,
+    key_offsets: torch.Tensor | None,
+    key_lengths: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute attention and log(sum(exp(scores))): the operator under `tw.torch.attention`; -1 is no bound."""
+    out, _ = _empty_results(q, k, v, left, right, scale, offsets, key_offsets, key_lengths)
+    with torch.no_grad():  # gradients are the operator's, not the kernel's
+        found, lse = tilewright.attention(
+            q,
+            k,
+            v,
+            window=_sides(left, right),
+            scale=scale,
+            offsets=offsets,
+            key_offsets=key_offsets,
+            key_lengths=key_lengths,
+            out=out,
+            statistics=True,
+        )
+    return found, lse
+
+
+def _empty_gradients(
+    grad: torch.Tensor, lse_grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: object
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+@op("tilewright::attention_backward", shape=_empty_gradients, vmap="loop")
+def attention_backward_operator(
+    grad: torch.Tensor,
+    lse_grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    left: int,
+    right: int,
+    scale: float | None,
+    offsets: torch.Tensor | None,
+    key_offsets: torch.Tensor | None,
+    key_lengths: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compute the gradients of q, k and v. There are no gradients of them, as with torch's fused attention."""
+    with torch.no_grad():
+        dq, dk, dv = tilewright.attention_backward(
+            grad,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            window=_sides(left, right),
+            scale=scale,
+            offsets=offsets,
+            key_offsets=key_offsets,
+            key_lengths=key_lengths,
+            lse_grad=lse_grad,
+        )
+    return dq, dk, dv
+
+
+@attention_operator.backward
+def _attention_backward(
+    grad: torch.Tensor,
+    lse_grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    left: int,
+    right: int,
+    scale: float | None,
+    offsets: torch.Tensor | None,
+    key_offsets: torch.Tensor | None,
+    key_lengths: torch.Tensor | None,
+    results: tuple[torch.Tensor, ...],
+) -> dict[str, torch.Tensor]:
+    dq, dk, dv = attention_backward_operator(
+        grad, lse_grad, q, k, v, results[0], results[1], left, right, scale, offsets, key_offsets, key_lengths
+    )
+    return {"q": dq, "k": dk, "v": dv}
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    offsets: torch.Tensor | None = None,
+    key_offsets: torch.Tensor | None = None,
+    key_lengths: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Return softmax(scale * query key^T) value of each head, with gradients.
+
+    >>> import torch, tilewright as tw
+    >>> query, key = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4)
+    >>> value = torch.tensor([[[[1.0], [3.0]]]], requires_grad=True)
+    >>> out = tw.torch.attention(query, key, value, causal=True)
+    >>> out.flatten().tolist(), torch.autograd.grad(out.sum(), value)[0].flatten().tolist()
+    ([1.0, 2.0], [1.5, 0.5])
+
+    Arguments, types and what a token sees are those of `tw.attention`: with `causal`, the last token is beside the last
+    key. Tensors are (batch, heads, tokens, head), or (tokens, heads, head) with `offsets`. The result lies in memory as
+    `query` does: tokens before heads, or heads before tokens. With `return_lse` the result is a pair: with it comes
+    log(sum(exp(scores))) of each token, which has gradients too. Gradients have no gradients. Under autocast it is
+    computed in autocast's type. CPU tensors run in the simulator.
+
+    Raises `ArgumentError` for what is not a tensor of floats, and arguments that do not fit together.
+    """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_tensor("attention", name, x)
+    left, right = (_ALL, _ALL) if window is None else _checked(window)
+    found, lse = attention_operator(
+        query, key, value, left, 0 if causal else right, scale, offsets, key_offsets, key_lengths
+    )
+    return (found, lse) if return_lse else found
+
+
+def _checked(window: object) -> tuple[int, int]:
+    """Return the sides of a window as the operator takes them."""
+    sides = window if isinstance(window, (tuple, list)) else ()
+    if len(sides) != 2 or any(n is not None and (not isinstance(n, int) or n < 0) for n in sides):
+        raise ArgumentError(
+            f"window is {window!r}",
+            help="(left, right): keys before and behind the one beside the token, or None for all of a side",
+        )
+    left, right = (_ALL if n is None else int(n) for n in sides)
+    return left, right
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Return what `torch.nn.functional.scaled_dot_product_attention` does: by `attention` where that is the same.
+
+    >>> import torch, tilewright as tw
+    >>> x = torch.randn(1, 2, 3, 8)
+    >>> ours, known = (f(x, x, x, is_causal=True) for f in
+    ...                (tw.torch.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention))
+    >>> torch.allclose(ours, known, atol=1e-6)
+    True
+
+    Masks, dropout, other ranks than four, batches that broadcast, other types, and `is_causal` for different numbers of
+    tokens and keys go to torch's own function; so does what it refuses.
+    """
+    if why_torch(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa) is not None:
+        found: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return found
+    result = attention(query, key, value, causal=is_causal, scale=scale)
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+def why_torch(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> str | None:
+    """Return why a call is left to torch's own function, or None if `attention` gives the same."""
+    tensors = (query, key, value)
+    if not all(isinstance(x, torch.Tensor) and x.is_floating_point() and x.element_size() > 1 for x in tensors):
+        return "its arguments are not tensors of floats"
+    if attn_mask is not None or dropout_p:
+        return "it has a mask, or dropout"
+    if any(x.ndim != 4 for x in tensors) or len({x.dtype for x in tensors}) > 1 or len({x.device for x in tensors}) > 1:
+        return "its tensors have other ranks, or several types or devices"
+    if key.shape[:3] != value.shape[:3] or query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
+        return "its shapes broadcast"
+    if max(query.shape[3], value.shape[3]) > _MOST_HEAD or 0 in query.shape or 0 in key.shape or 0 in value.shape:
+        return "its heads are long, or it has no elements"
+    heads, shared = query.shape[1], key.shape[1]
+    if heads != shared and (not enable_gqa or heads % shared):
+        return "its heads differ"
+    if is_causal and query.shape[2] != key.shape[2]:
+        return "its causal mask begins at the first token"
+    return None

@@ -1,0 +1,100 @@
+"""Reads of sums behind the last wait: ptxas would move them before it, and serialise products or wait earlier for it."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import numpy as np
+import pytest
+from tests.fuzz.hopper import write_hopper_program
+
+import tilewright as tw
+
+BRANCH = "keep_reads_behind();"
+
+
+def product(atom: str, steps: int, pending: int, tiles: int = 1):
+    """Return a kernel of products in `steps` steps (0: without a loop), `pending` of them under way, and its arrays."""
+    mma = tw.make_tiled_mma(getattr(tw.atoms, atom))
+    a_type, b_type, out = (mma.atom.dtype_a, mma.atom.dtype_b, mma.atom.dtype_d)
+    n, k, stages = mma.atom.shape_mnk[1], mma.atom.shape_mnk[2], max(steps, 1)
+    layout_a, layout_b = (
+        tw.tile_to_shape(tw.atoms.GMMA_K_INTER(kind), (rows, k, stages)) for kind, rows in ((a_type, 64), (b_type, n))
+    )
+
+    @tw.kernel
+    def kernel(C, A, B):
+        sA, sB = tw.shared(a_type, layout_a), tw.shared(b_type, layout_b)
+        tid = tw.thread_idx.x
+        for stage in tw.static_range(stages):
+            for i in range(tid, 64 * k, 128):
+                sA[i // k, i % k, stage] = A[i // k, i % k + k * stage]
+            for i in range(tid, n * k, 128):
+                sB[i // k, i % k, stage] = B[i // k, i % k + k * stage]
+        tw.fence_proxy_async()
+        tw.sync_threads()
+        thread = mma.get_slice(tid)
+        tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+        acc = tw.registers(out, mma.partition_shape((64, n), "C"))
+
+        def step(number):
+            tw.wgmma_fence()
+            tw.gemm(mma, tA[:, :, :, number], tB[:, :, :, number], acc, accumulate=number > 0)
+            tw.wgmma_commit()
+            tw.wgmma_wait(pending)
+
+        def tile():
+            if steps:
+                for number in tw.range(steps, unroll=1):
+                    step(number)
+            else:
+                step(0)
+            tw.wgmma_wait(0)
+            found = thread.partition_C(C)
+            for i in tw.static_range(tw.size(acc.shape)):
+                found[i] = acc[i] * 2
+
+        if tiles == 1:
+            tile()
+        else:
+            for _ in tw.range(tiles, unroll=1):
+                tile()
+
+    shapes = ((64, n), out), ((64, stages * k), a_type), ((n, stages * k), b_type)
+    return kernel[1, 128], [np.ones(shape, kind.storage.numpy) for shape, kind in shapes]
+
+
+HALVES, WORDS = "SM90_64x200x16_F16F16F16_SS", "SM90_64x200x16_F32F16F16_SS"
+
+
+@pytest.mark.parametrize("atom", [HALVES, WORDS])
+@pytest.mark.parametrize(("steps", "pending", "tiles"), [(0, 0, 1), (0, 1, 1), (3, 1, 1), (3, 1, 2)])
+def test_the_assembler_has_nothing_to_say(atom, steps, pending, tiles):
+    kernel, arrays = product(atom, steps, pending, tiles)
+    log = kernel.lower(*arrays, arch="sm_90a").module.log
+    assert not re.search(r"C75\d\d", log), log
+
+
+# Of the random programs of bulk copies and products, some for each advisory: C7514 (196, 287, 376), C7517.
+@pytest.mark.parametrize("seed", [26, 122, 157, 196, 247, 287, 376, 493])
+def test_random_programs_that_drew_advisories(seed):
+    assert write_hopper_program(Random(seed)).compile() == ""
+
+
+@pytest.mark.parametrize(
+    ("atom", "steps", "pending", "tiles", "branches"),
+    [(WORDS, 3, 1, 1, 0), (WORDS, 3, 0, 2, 0), (HALVES, 3, 0, 1, 1), (HALVES, 3, 1, 2, 1), (WORDS, 0, 0, 1, 2)],
+)
+def test_the_branch_is_where_reads_would_move(atom, steps, pending, tiles, branches):
+    """Not behind a wait in a loop over products, and of wider sums only where there is no such loop."""
+    kernel, arrays = product(atom, steps, pending, tiles)
+    assert kernel.source(*arrays, arch="sm_90a").count(BRANCH) == branches
+
+
+def test_results():
+    kernel, (out, a, b) = product(HALVES, 3, 1)
+    random = np.random.default_rng(0)
+    a[:], b[:] = (random.integers(-2, 3, x.shape).astype(x.dtype) for x in (a, b))
+    kernel(out, a, b)
+    assert np.array_equal(out, (2 * (a.astype(np.float64) @ b.astype(np.float64).T)).astype(out.dtype))

@@ -1,0 +1,142 @@
+"""Packed weights by warpgroups: every configuration against the definition, and what its machine code looks like."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.unit.kernels.test_quantized import random_weights, whole
+from tests.unit.kernels.test_weight_resources import arguments, problem_of
+
+import tilewright as tw
+from tilewright.arch import Arch
+from tilewright.kernels import dispatch
+from tilewright.kernels import matmul as entry
+from tilewright.kernels._weights_warpgroup_kernel import multiply_weights_by_warpgroups
+from tilewright.kernels.problem import Operand, Problem
+from tilewright.kernels.weight_warpgroups import WarpgroupConfiguration, WeightWarpgroups, warpgroup_plan
+from tilewright.runtime import libraries
+from tilewright.runtime.disassemble import disassemble
+
+BF16 = ml_dtypes.bfloat16
+SM90A = Arch.parse("sm_90a")
+
+
+@pytest.fixture
+def compute(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that multiplies by a configuration (rows, columns, splits) of the family, in two blocks."""
+
+    def run(x: Any, weights: Any, rows: int, columns: int, splits: int = 1, **arguments: Any) -> Any:
+        explained = tw.matmul.explain(x, weights, arch="sm_90a", **arguments)
+        legal = [c for c in explained.candidates if c.rejection is None]
+        of_family = [c for c in legal if c.family.name == "weight warpgroups"]
+        chosen = [
+            c for c in of_family if (*c.configuration.tile[:2], c.configuration.splits) == (rows, columns, splits)
+        ]
+        assert len(chosen) == 1, [str(c.configuration) for c in of_family]
+        few = replace(chosen[0], configuration=replace(chosen[0].configuration, blocks=2))
+        monkeypatch.setattr(dispatch, "fastest", lambda *_: few)
+        entry._signature.cache_clear()
+        try:
+            return tw.matmul(x, weights, **arguments)
+        finally:
+            entry._signature.cache_clear()
+
+    return run
+
+
+# Bits, group, M, N, K, type of x, zeros; rows and columns of a tile, blocks that share K; type of the result.
+CASES = [
+    (4, 128, 9, 72, 264, BF16, "each", 16, 128, 1, None),  # three chunks, of which an iteration takes two; TMA stores
+    (8, 32, 3, 150, 140, np.float16, "one", 8, 256, 1, np.float32),  # groups in a chunk; two times 64 columns
+    (4, 64, 5, 40, 100, np.float16, "none", 8, 64, 1, np.float32),  # consumers that share K
+    (4, 128, 5, 40, 1100, np.float16, "each", 8, 128, 2, np.float32),  # two blocks that share K
+    (8, 128, 30, 100, 1100, BF16, "each", 32, 64, 1, None),
+    (8, 64, 33, 70, 300, BF16, "each", 64, 128, 1, np.float32),
+    (4, 256, 70, 130, 700, BF16, "each", 128, 128, 1, None),
+    (4, -1, 40, 300, 260, np.float16, "none", 64, 256, 1, None),
+    (8, -1, 20, 40, 4200, BF16, "one", 32, 128, 8, np.float32),
+    (4, 32, 130, 260, 140, BF16, "each", 128, 128, 1, None),  # several tiles along both modes
+    (4, 128, 8, 700, 128, BF16, "each", 8, 128, 1, None),  # three tiles a block, each shorter than the ring
+    (4, 128, 8, 300, 600, BF16, "none", 8, 64, 1, None),
+    (8, 128, 8, 1100, 100, np.float16, "none", 8, 256, 1, None),
+]
+
+
+@pytest.mark.parametrize("case", [pytest.param(n, marks=[pytest.mark.slow] * (n > 2)) for n in range(len(CASES))])
+def test_products(compute: Any, case: int) -> None:
+    bits, group, m, n, k, dtype, zeros, rows, columns, splits, out = CASES[case]
+    codes, scales, zero, full = random_weights(case, k, n, bits, group, signed=False, zeros=zeros, scale=np.float16)
+    weights, x = tw.quantized(codes, scales, zero, bits=bits, group=group), whole(case, (m, k), dtype)
+    found = compute(x, weights, rows, columns, splits, out_dtype=out and tw.float32)
+    assert np.array_equal(found, (x.astype(np.float64) @ full).astype(out or dtype))
+
+
+@pytest.mark.slow
+def test_arguments_of_a_product_of_matrices_are_taken(compute: Any) -> None:
+    codes, scales, zero, full = random_weights(0, 96, 24, 4, 32, signed=False, zeros="each", scale=np.float16)
+    weights, x = tw.quantized(codes, scales, zero, group=32), whole(1, (2, 3, 96), np.float16)
+    c, bias, gain = (whole(i, s, np.float32) for i, s in enumerate([(2, 3, 24), (24,), (3, 1)]))
+    found = compute(
+        x.swapaxes(0, 1).copy().swapaxes(0, 1), weights, 8, 128, alpha=2, beta=3, c=c, bias=bias,
+        epilogue=lambda acc: acc * gain, out_dtype=tw.float32,
+    )  # fmt: skip
+    assert np.array_equal(found, (2 * (x.astype(np.float64) @ full) + 3 * c + bias) * gain)
+
+
+def test_a_group_that_is_infinite_meets_no_zeros_of_padding(compute: Any) -> None:
+    """An iteration takes 256 of K: of 384 the last 128 are zeros, which no scale multiplies."""
+    codes, scales = np.full((384, 3), 5, np.uint8), np.array([[1, 1, 1], [np.inf, 1, 2]], np.float16)
+    found = compute(np.ones((2, 384), np.float16), tw.quantized(codes, scales, group=256), 8, 128, out_dtype=tw.float32)
+    assert np.array_equal(found, np.tile([np.inf, 1920.0, 2560.0], (2, 1)))
+
+
+# --- machine code ----------------------------------------------------------------------------------------------------
+
+
+def compiled(dtype: tw.DType, bits: int, group: int, rows: int, columns: int, splits: int) -> Any:
+    problem = replace(problem_of(dtype, bits, group, rows, n=1024), d=Operand(dtype, "MN", 16))
+    configuration = next(c for c in configurations(problem) if (*c.tile[:2], c.splits) == (rows, columns, splits))
+    plan, kernel = warpgroup_plan(problem, configuration), multiply_weights_by_warpgroups.numbered(2)
+    kernel = kernel.configure(min_blocks=1, cluster=splits) if splits > 1 else kernel.configure(min_blocks=1)
+    d, x, packed, beside = arguments(problem)
+    one = np.float32(1)
+    return kernel.lower(d, x, packed, one, one, plan, *beside, arch="sm_90a", block=plan.threads).module
+
+
+def configurations(problem: Problem) -> list[WarpgroupConfiguration]:
+    family = WeightWarpgroups()
+    found = [c for c in family.configurations(problem, SM90A) if isinstance(c, WarpgroupConfiguration)]
+    return [c for c in found if family.resources(problem, c, SM90A).rejection is None]
+
+
+MACHINE_CODE = [
+    (tw.bfloat16, 4, 128, 128, 128, 1), (tw.bfloat16, 4, 128, 64, 128, 2), (tw.bfloat16, 4, 128, 8, 64, 1),
+    (tw.float16, 4, 32, 64, 256, 1), (tw.bfloat16, 8, 64, 16, 256, 4), (tw.float16, 8, 128, 128, 128, 2), (tw.bfloat16, 8, 256, 8, 128, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(n, marks=[pytest.mark.slow] * (n > 0)) for n in range(len(MACHINE_CODE))]
+)
+def test_conversions_run_under_products(case: int) -> None:
+    """Nothing spills, no product waits for another, and operand A of an item is made before the wait for the last."""
+    dtype, bits, group, *_ = MACHINE_CODE[case]
+    module = compiled(*MACHINE_CODE[case])
+    assert not module.resources.spills and not module.resources.local_bytes, module.resources
+    assert not re.search(r"C75\d\d", module.log), module.log
+    if libraries.find_program("nvdisasm") is None:
+        pytest.skip("needs nvdisasm")
+    found = re.findall(r"HGMMA|WARPGROUP\.DEPBAR|HADD2\.BF16_V2|HFMA2|HADD2", disassemble(module.cubin))
+    if (dtype, bits, group) != (tw.bfloat16, 4, 128):
+        return
+    text = "".join({"HGMMA": "p", "WARPGROUP.DEPBAR": "w"}.get(word, "c") for word in found)
+    # Products are under way at each wait, and before it an item has been converted, 32 registers.
+    waits = text.split("w")[:-1]
+    assert len(waits) >= 2 and all(
+        part.count("p") >= 8 * (n == 0) and part.count("c") >= 32 for n, part in enumerate(waits)
+    )
