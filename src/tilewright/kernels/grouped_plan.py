@@ -9,6 +9,7 @@ from typing import Literal
 from tilewright.dtypes import DType
 from tilewright.kernels.hopper_plan import HopperPlan
 from tilewright.kernels.multistage_plan import Plan
+from tilewright.kernels.problem import Operand
 from tilewright.schedulers import Groups
 
 Ragged = Literal["M", "K", "none"]
@@ -37,3 +38,13 @@ class GroupedPlan:
     @cached_property
     def _hash(self) -> int:
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+
+def listed_plan(
+    plan: Plan | HopperPlan, d: Operand, a: Operand, b: Operand, scheduler: Groups | None = None
+) -> GroupedPlan:
+    """Return what a kernel for lists knows, of matrices that lie so."""
+    operands = d, a, b
+    units = tuple({"MN": 1 if x is d else 0, "K": 1, "none": None}[x.major] for x in operands)
+    dtypes, alignments = tuple(x.dtype for x in operands), tuple(x.alignment for x in operands)
+    return GroupedPlan("none", scheduler or Groups(), plan, dtypes, units, alignments, (a.major, b.major))
