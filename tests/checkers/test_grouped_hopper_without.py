@@ -50,11 +50,8 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     # A ring lets a warp meet before it hands a stage back. Only products read it, and their wait is enough.
     spare = [op for _, op in places if isinstance(op, Barrier) and op.effects.together is Scope.WARP]
     # Agents that are behind in the program run first. So the consumer that comes to its tile later is not early even if
-    # nobody tells it to wait, nor is one without rows, which only hands stages back. Other orders need not be so kind.
-    waits = [op for _, op in places if isinstance(op, MbarrierWait)]
-    spare += [op for op in waits if op.buffer.name == "multiplies"]
-    if name == "rows, cooperative":
-        spare += [op for op in waits if op.buffer.name == "full"][1:]
+    # nobody tells it to wait; other orders need not be so kind.
+    spare += [op for _, op in places if isinstance(op, MbarrierWait) and op.buffer.name == "multiplies"]
     wrong = []
     for block, op in places:
         needed = not any(op is each for each in spare)

@@ -167,32 +167,3 @@ def test_steps_that_no_tensor_map_has_are_for_another_kernel(backend: Backend) -
             found = backend.get(tw.grouped_matmul(given, backend.put(w), offsets, out_dtype=tw.float32))
         assert not family.launched
         same(found, expected(case, x, w, case.ends))
-
-
-LISTED = {
-    "cooperative": (HopperConfiguration(COOPERATIVE, (8, 1), 3, 2, blocks=2), "KK", np.float32),
-    "ping-pong": (HopperConfiguration(ALTERNATING, (8, 1), 3, 2, is_ping_pong=True, blocks=2), "KM", BF16),
-    "ping-pong of two instructions, transposed": (
-        HopperConfiguration(COOPERATIVE, (8, 1), 3, 2, is_ping_pong=True, blocks=1), "MK", np.float32),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", rest_is_slow(LISTED, "ping-pong"))
-def test_lists(backend: Backend, name: str) -> None:
-    """Matrices of any extents, some between 16 bytes, one of no K: their maps are made by the producer's warp."""
-    configuration, majors, out = LISTED[name]
-    random = np.random.default_rng(0)
-    shapes = [(130, 72, 200), (16, 8, 8), (1, 3, 5), (70, 200, 72), (5, 8, 0)]
-    a = [integers(random, m, k, dtype=BF16) for m, _, k in shapes]
-    b = [integers(random, k, n, dtype=BF16) for _, n, k in shapes]
-    x, y = [put(backend, m, majors[0]) for m in a], [put(backend, m, majors[1]) for m in b]
-    with only_grouped(configuration) as family:
-        if backend.name != "sim":
-            results = tw.grouped_matmul(x, y, out_dtype=tw.dtype(out))
-        else:
-            with tw.simulate(raise_errors=False) as run:
-                results = tw.grouped_matmul(x, y, out_dtype=tw.dtype(out))
-            assert not run.findings, run.findings
-    assert family.launched, "another family computed it"
-    for p, q, result in zip(a, b, results, strict=True):
-        same(backend.get(result), p.astype(np.float64) @ q.astype(np.float64))

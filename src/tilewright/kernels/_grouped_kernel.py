@@ -50,20 +50,18 @@ def listed_tiles(addresses_d, addresses_a, addresses_b, table, plan: tw.constexp
         return tuple(tw.ceil_div(table[g, i].to(tw.int32), plan.plan.tile[i]) for i in range(2))
 
     for group, row, column in plan.scheduler(table.shape[0], tiles):
-        matrices = [matrix_of(plan, (addresses_d, addresses_a, addresses_b), table, i, group) for i in range(3)]
+        m, n, k = (table[group, i].to(tw.int32) for i in range(3))
+        matrices = []
+        for i, (dtype, shape, unit, align) in enumerate(
+            zip(plan.dtypes, ((m, n), (m, k), (n, k)), plan.units, plan.alignments, strict=True)
+        ):
+            # Strides are counted in whole vectors, so that the compiler knows what divides them.
+            vector = max(align // dtype.bytes, 1)
+            row_step, column_step = (table[group, 3 + 2 * i + mode] * vector for mode in range(2))
+            strides = (1 if unit == 0 else row_step, 1 if unit == 1 else column_step)
+            address = tw.pointer((addresses_d, addresses_a, addresses_b)[i][group], dtype, align=align)
+            matrices.append(tw.make_tensor(address, tw.Layout(shape, strides)))
         multiply_tile(plan.plan, *matrices, row, column)
-
-
-def matrix_of(plan, addresses, table, number, group):
-    """Return D, A or B of a product of a list, by its number."""
-    m, n, k = (table[group, i].to(tw.int32) for i in range(3))
-    shape, dtype, unit = ((m, n), (m, k), (n, k))[number], plan.dtypes[number], plan.units[number]
-    # Strides are counted in whole vectors, so that the compiler knows what divides them.
-    align = plan.alignments[number]
-    vector = max(align // dtype.bytes, 1)
-    row_step, column_step = (table[group, 3 + 2 * number + mode] * vector for mode in range(2))
-    strides = (1 if unit == 0 else row_step, 1 if unit == 1 else column_step)
-    return tw.make_tensor(tw.pointer(addresses[number][group], dtype, align=align), tw.Layout(shape, strides))
 
 
 class Ends:

@@ -17,15 +17,15 @@ from tilewright.frames import hide_frames
 from tilewright.kernels._grouped_kernel import grouped_tiles, listed_tiles
 from tilewright.kernels.choice import fastest
 from tilewright.kernels.dispatch import machine_of
-from tilewright.kernels.grouped_hopper import MAPS, GroupedHopper, RaggedProblem
-from tilewright.kernels.grouped_plan import GroupedPlan, Ragged, listed_plan
+from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
+from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
 from tilewright.kernels.model import Machine, resident_blocks
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import Plan, plan_for
 from tilewright.kernels.problem import Operand, Problem, Types, types_of
 from tilewright.kernels.results import array_beside, host_array, maker_for
 from tilewright.runtime.addresses import may_overlap_itself, range_of, share_memory
-from tilewright.runtime.arrays import ALIGNMENT, ArrayInfo, Device, adapter_for, common_device, describe
+from tilewright.runtime.arrays import ALIGNMENT, ArrayInfo, adapter_for, common_device, describe
 from tilewright.runtime.dlpack import row_major
 from tilewright.runtime.pointers import addresses
 from tilewright.runtime.views import View, view_class
@@ -152,14 +152,11 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
     if not groups:  # no index belongs to a group
         offsets = array_beside(np.zeros(1, np.int32), out)
         b_matrix = replace(b_matrix, shape=(*b_matrix.shape[:2], 1))
-    launch = _launch_warpgroups if _takes_warpgroups(device) else _launch_ragged
+    launch = _launch_ragged
+    if HOPPER.is_simulated or not isinstance(device, str):
+        launch = _launch_warpgroups
     launch(along, groups, d, a_matrix, b_matrix, offsets, types, machine_of(device))
     return out
-
-
-def _takes_warpgroups(device: Device) -> bool:
-    """Say whether the Hopper kernel is considered; in the simulator the result counts and not the kernel."""
-    return HOPPER.is_simulated or not isinstance(device, str)
 
 
 def _launch_warpgroups(
@@ -273,11 +270,11 @@ def _multiply_lists(a: Any, b: Any, out: Any, out_dtype: Any, precision: str | N
     kinds: dict[Any, list[tuple[Matrix, Matrix, Matrix]]] = {}
     for types, device, *matrices in products:
         d, p, q = matrices
-        forward = p.mapped() == p.operand(None) and q.mapped() == q.operand(None)
-        kind = (types, device, forward, _result_operand(d, None), p.operand(None), q.operand(None))
-        kinds.setdefault(kind, []).append((d, p, q))
-    for (types, device, forward, *operands), group in kinds.items():
-        _launch_list(group, operands, types, machine_of(device), forward and _takes_warpgroups(device))
+        kinds.setdefault((types, device, _result_operand(d, None), p.operand(None), q.operand(None)), []).append(
+            (d, p, q)
+        )
+    for (types, device, *operands), group in kinds.items():
+        _launch_list(group, operands, types, machine_of(device), device)
     return results
 
 
@@ -308,11 +305,14 @@ def _launch_list(
     operands: Sequence[Operand],
     types: Types,
     machine: Machine,
-    takes_warpgroups: bool,
+    device: Any,
 ) -> None:
     d_operand, a_operand, b_operand = operands
     extents = np.array([(*d.shape[:2], a.shape[1]) for d, a, _ in products])
-    m, n, k = (int(x) for x in np.maximum(extents.mean(0), 1))
+    mean = tuple(int(x) for x in np.maximum(extents.mean(0), 1))
+    plan, blocks = _planned((a_operand, b_operand, d_operand), mean, (1, 1, 1), len(products), types, machine)
+    tile_m, tile_n, _ = plan.tile
+    tiles = int((-(-extents[:, 0] // tile_m) * -(-extents[:, 1] // tile_n)).sum())
     vectors = [max(x.alignment // x.dtype.bytes, 1) for x in operands]
     rows = [
         (
@@ -321,25 +321,18 @@ def _launch_list(
         )
         for matrices, extent in zip(products, extents.tolist(), strict=True)
     ]
-    beside = products[0][0].array
-    table = array_beside(np.array(rows, np.int64), beside)
-    pointers = [addresses([x.array for x in each]) for each in zip(*products, strict=True)]
-    found = None
-    if takes_warpgroups:
-        problem = RaggedProblem("none", m, n, k, len(products), a_operand, b_operand, d_operand, types)
-        found = _chosen(HOPPER, problem, machine)
-    if found is not None:
-        launcher, launched = found
-        size = MAPS * launcher.grid
-        room = np.zeros(size + 8, np.uint64)
-        first = -room.ctypes.data % 64 // room.itemsize  # of the simulator's; those of a device begin at 256 bytes
-        launcher(*pointers, table, array_beside(room[first : first + size], beside), launched)
-        return
-    plan, blocks = _planned((a_operand, b_operand, d_operand), (m, n, k), (1, 1, 1), len(products), types, machine)
-    tile_m, tile_n, _ = plan.tile
-    tiles = int((-(-extents[:, 0] // tile_m) * -(-extents[:, 1] // tile_n)).sum())
-    launched = listed_plan(plan, d_operand, a_operand, b_operand)
-    listed_tiles.configure(min_blocks=1)[min(tiles, blocks), plan.threads](*pointers, table, launched)
+    table = array_beside(np.array(rows, np.int64), products[0][0].array)
+    launched = GroupedPlan(
+        "none",
+        Groups(),
+        plan,
+        (types.out, a_operand.dtype, b_operand.dtype),
+        tuple({"MN": (1 if x is d_operand else 0), "K": 1, "none": None}[x.major] for x in operands),
+        tuple(x.alignment for x in operands),
+    )
+    listed_tiles.configure(min_blocks=1)[min(tiles, blocks), plan.threads](
+        *(addresses([x.array for x in each]) for each in zip(*products, strict=True)), table, launched
+    )
 
 
 # --- both ------------------------------------------------------------------------------------------------------------

@@ -10,42 +10,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import bfloat16, float16
-from tilewright.kernels._grouped_hopper_kernel import grouped_warpgroups, listed_warpgroups
-from tilewright.kernels.grouped_plan import GroupedPlan, Ragged, listed_plan
-from tilewright.kernels.hopper import SPARE_BYTES, Hopper
+from tilewright.kernels._grouped_hopper_kernel import grouped_warpgroups
+from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
+from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_plan import (
-    CONSUMERS,
-    ROWS,
     THREADS,
     HopperConfiguration,
-    HopperPlan,
-    instruction_for,
     plan_for,
 )
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Operand, Problem, Types
 from tilewright.launch import Launcher
-from tilewright.layout import tile_to_shape
 from tilewright.schedulers import Grouped, Groups
-from tilewright.tiled import make_tiled_copy_C, make_tiled_mma
 
-MAPS = 2 * 16  # elements of uint64 that a block's tensor maps take
-_MAP_BYTES = 128  # where each warp may make a map
 _TYPES = (float16, bfloat16)
 # Consumers that share a tile stand still together while they store it: of nine products on an H200 (4096 -> 14336, 8
 # experts, 512 to 32768 rows) they took so many times longer than predicted than consumers in ping-pong did.
 _STANDING = 1.04
-_SWIZZLES = ((128, atoms.GMMA_K_SW128), (64, atoms.GMMA_K_SW64), (32, atoms.GMMA_K_SW32))  # bytes of a row
 
 
 @dataclass(frozen=True)
 class RaggedProblem:
     """Products of ragged groups: extents of the kernel's modes, that of the ragged one for all groups together.
-
-    Of a list of so many matrices ("none" is ragged) the extents are means.
 
     `a`, `b` and `d` say how the whole arrays lie: a tensor map reaches every element, so groups may begin anywhere.
     """
@@ -64,12 +52,10 @@ class RaggedProblem:
     def bytes(self) -> int:
         """The bytes that pass between device memory and the multiprocessors when each element passes once."""
         a, b, d = self.m * self.k, self.n * self.k, self.m * self.n
-        if self.ragged != "K":
+        if self.ragged == "M":
             b *= self.groups
-        if self.ragged != "M":
+        else:
             d *= self.groups
-        if self.ragged == "none":
-            a *= self.groups
         return a * self.a.dtype.bytes + b * self.b.dtype.bytes + d * self.d.dtype.bytes
 
     def alike(self, rows: int = 1) -> Problem:
@@ -77,10 +63,8 @@ class RaggedProblem:
         m, k, batch = self.m, self.k, 1
         if self.ragged == "M":  # at the mean half of a group's last tile is not the group's
             m = math.ceil(m / rows + min(self.groups, m) / 2) * rows
-        elif self.ragged == "K":
-            k, batch = -(-k // self.groups), self.groups
         else:
-            batch = self.groups
+            k, batch = -(-k // self.groups), self.groups
         t = self.types
         return Problem(m, self.n, k, batch, self.a, self.b, self.d, t.compute, t.accumulator)
 
@@ -127,42 +111,11 @@ class GroupedHopper:
 
     def launch(self, problem: RaggedProblem, c: HopperConfiguration, arch: Arch) -> tuple[Launcher, GroupedPlan]:
         """Return what launches a configuration, and the plan that it takes."""
-        plan, buffers = _plan(problem, c, arch)
-        order = Groups(Grouped(c.group))
-        if problem.ragged == "none":
-            launched = replace(listed_plan(plan, problem.d, problem.a, problem.b, order), buffers=buffers)
-            return listed_warpgroups.configure(min_blocks=1)[c.blocks, THREADS], launched
-        launched = GroupedPlan(problem.ragged, order, plan, majors=(problem.a.major, problem.b.major), buffers=buffers)
+        plan = plan_for(problem.alike(), c, arch)
+        launched = GroupedPlan(
+            problem.ragged, Groups(Grouped(c.group)), plan, majors=(problem.a.major, problem.b.major)
+        )
         m, n, _ = c.tile
         rows = -(-problem.m // m) + problem.groups if problem.ragged == "M" else -(-problem.m // m) * problem.groups
         blocks = max(min(rows * -(-problem.n // n), c.blocks), 1)
         return grouped_warpgroups.configure(min_blocks=1)[blocks, THREADS], launched
-
-
-def _plan(problem: RaggedProblem, c: HopperConfiguration, arch: Arch) -> tuple[HopperPlan, int]:
-    """Return the plan of a tile, and how many buffers each consumer has for its results.
-
-    Results leave a row of a swizzle at a time, from one buffer while the next one is filled. Consumers in ping-pong
-    have buffers of their own, too, at the price of a stage where shared memory has no room for them.
-    """
-    alike = problem.alike()
-    d, (_, n, _), plan = alike.d.dtype, c.tile, plan_for(alike, c, arch)
-    if not plan.stores_boxes:
-        return plan, 1
-    bytes, make = next((bytes, make) for bytes, make in _SWIZZLES if n * d.bytes % bytes == 0)
-    columns = bytes // d.bytes
-    room, both = arch.shared_bytes_optin - SPARE_BYTES, CONSUMERS * ROWS * bytes
-    if problem.ragged == "none":
-        room -= 2 * THREADS // 32 * _MAP_BYTES
-    stages = min(c.stages, (room - both) // plan.stage_bytes)
-    most = (room - stages * plan.stage_bytes) // both
-    parts = n // columns
-    buffers = max(count for count in range(1, parts + 1) if parts % count == 0 and count <= most)
-    part = make_tiled_mma(instruction_for(alike.a.dtype, alike.b.dtype, columns, ("K", "K"), alike.compute))
-    found = replace(
-        plan_for(alike, replace(c, stages=stages), arch),
-        part=part,
-        write=make_tiled_copy_C(plan.write.atom, part),
-        smem_d=tile_to_shape(make(d), (ROWS, columns, CONSUMERS * buffers)),
-    )
-    return found, buffers
