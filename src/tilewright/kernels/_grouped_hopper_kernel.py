@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._grouped_kernel import Ends, part_of
-from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, of_part
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, ROWS, WARPGROUP
+from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order, of_part
+from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 _CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2
 
@@ -32,7 +32,7 @@ def grouped_warpgroups(D, A, B, offsets, plan: tw.constexpr):
     sD = tw.shared(D.dtype, own.smem_d) if own.stores_boxes else None
     readers = 4 if own.is_ping_pong else 4 * CONSUMERS
     ring = tw.pipeline(own.stages, consumers=readers, bytes=own.stage_bytes)
-    turns = tw.mbarrier(4, stages=CONSUMERS) if own.is_ping_pong else None  # who may multiply
+    order = Order() if own.is_ping_pong else None
     tw.sync_threads()  # the barriers are there
 
     if tw.warpgroup_id() == 0:
@@ -43,11 +43,11 @@ def grouped_warpgroups(D, A, B, offsets, plan: tw.constexpr):
         tw.set_registers(CONSUMER_REGISTERS)
         products = Products(plan, D, A, offsets)
         if own.is_ping_pong:
-            alternate(plan, products, ring, turns, sA, sB, sD, D)
+            alternate(plan, products, ring, order, sA, sB, sD, D)
         else:
             cooperate(plan, products, ring, sA, sB, sD, D)
-        if own.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
-            tw.tma_store_wait(0)  # the buffers are there until the last stores have read them
+            if own.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+                tw.tma_store_wait(0)  # the buffer is there until its last store has read it
 
 
 class Products:
@@ -66,10 +66,6 @@ class Products:
         if self.plan.ragged == "K":
             return tw.ceil_div(self.depth(), depth)
         return tw.where(group < self.groups, tw.ceil_div(self.k, depth), 0)
-
-    def rows(self, row):
-        """Return how many rows of a ragged M the group has from a tile on."""
-        return self.ends.end - self.ends.begin - row * self.plan.plan.tile[0]
 
     def depth(self):
         """Return how many indices of a ragged K the group has."""
@@ -109,15 +105,14 @@ def cooperate(plan, products, ring, sA, sB, sD, D):
     acc = tw.registers(own.mma.atom.dtype_c, own.mma.partition_shape(own.tile[:2], "C"))
     state = ring.consumer(behind=1)
     for group, row, column in products.tiles:
-        rows = products.rows(row) - consumer * ROWS
-        multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group), rows)
+        multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group))
         tw.wgmma_wait(0)
         state.release()
         finish(plan, products, acc, sD, D, (row, column, group), consumer)
 
 
 @tw.function
-def alternate(plan, products, ring, turns, sA, sB, sD, D):
+def alternate(plan, products, ring, order, sA, sB, sD, D):
     """Compute a tile in each consumer, one multiplying while the other one stores."""
     own, consumer = plan.plan, tw.warpgroup_id() - 1
     other = 1 - consumer
@@ -125,63 +120,39 @@ def alternate(plan, products, ring, turns, sA, sB, sD, D):
     tA, tB = thread.partition_A(sA), thread.partition_B(sB)
     acc = tw.registers(own.mma.atom.dtype_c, own.mma.partition_shape(own.tile[:2], "C"))
     state = ring.consumer(behind=1)
-    turn = 0  # whose the tile is
+    owner = 0  # the consumer that has the tile
     parity = other  # consumer 0 does not wait for its first tile
     for group, row, column in products.tiles:
         steps = products.steps(group)
-        if turn == consumer:
-            turns[consumer].wait(parity)
-            multiply(plan, products, state, tA, tB, sA, sB, acc, steps, products.rows(row))
+        if owner == consumer:
+            order.multiplies[consumer].wait(parity)
+            multiply(plan, products, state, tA, tB, sA, sB, acc, steps)
             if tw.lane_id() == 0:
-                turns[other].arrive()
+                order.multiplies[other].arrive()
             tw.wgmma_wait(0)
             state.release()
+            order.stores[consumer].wait(parity)
             finish(plan, products, acc, sD, D, (row, column, group), 0)
+            if tw.thread_idx.x % WARPGROUP == 0:
+                if own.stores_boxes:
+                    tw.tma_store_wait(0)  # the store has read the buffer
+                order.stores[other].arrive()
             parity = parity ^ 1
         else:
             state.advance(steps)
-        turn = turn ^ 1
+        owner = owner ^ 1
 
 
 @tw.function
-def multiply(plan, products, state, tA, tB, sA, sB, acc, steps, rows):
-    """Multiply tiles of K; the last products are still under way behind it.
-
-    Of a ragged M the group has `rows` more rows from the first one of the consumer's on. Instructions for what is
-    behind them only are left out.
-    """
-    own = plan.plan
-    waves, across = tw.size(acc.shape[1]), ROWS * own.mma.size // WARPGROUP
+def multiply(plan, products, state, tA, tB, sA, sB, acc, steps):
+    """Multiply tiles of K; the last products are still under way behind it."""
     if steps == 0:
         tw.clear(acc)
-    if plan.ragged == "K" or rows > (waves - 1) * across:
-        multiply_waves(plan, products, state, tA, tB, sA, sB, acc, steps)
-    elif waves == 2 and rows > 0:
-        first_a, first = (x.map_layout(first_wave) for x in (tA, acc))
-        multiply_waves(plan, products, state, first_a, tB, sA, sB, first, steps)
-    else:
-        for _ in range(steps):
-            with state.read() as _:
-                pass
-
-
-def first_wave(layout):
-    """Return a fragment's layout for the first of two instructions along M."""
-    if isinstance(layout, tw.ComposedLayout):
-        return tw.ComposedLayout(layout.outer, layout.offset, first_wave(layout.inner))
-    value, _, *rest = layout.shape
-    return tw.Layout((value, 1, *rest), layout.stride)
-
-
-@tw.function
-def multiply_waves(plan, products, state, tA, tB, sA, sB, acc, steps):
-    """Multiply tiles of K of all rows that a fragment has."""
-    depth = plan.plan.tile[2]
     for k_tile in range(steps):
         with state.read() as stage:
             if plan.ragged == "K":
-                left = products.depth() - k_tile * depth
-                if left < depth:
+                left = products.depth() - k_tile * plan.plan.tile[2]
+                if left < plan.plan.tile[2]:
                     cut(plan, sA[:, :, stage], sB[:, :, stage], left)
             tw.wgmma_fence()
             tw.gemm(plan.plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > 0)
@@ -217,11 +188,8 @@ def cut(plan, sA, sB, left):
 
 
 @tw.function
-def finish(plan, products, acc, sD, D, place, first):
-    """Write the results of a consumer's accumulators, a part at a time: those that the group has.
-
-    The consumer has the rows of instructions from number `first` of a tile on.
-    """
+def finish(plan, products, acc, sD, D, place, consumer):
+    """Write the results of a consumer's accumulators, a part at a time: those that the group has."""
     own, (row, column, group) = plan.plan, place
     m, n, _ = own.tile
     rows, columns = own.part.tiler_mn
@@ -236,7 +204,7 @@ def finish(plan, products, acc, sD, D, place, first):
     else:
         whole, matrix = tw.guarded(D), D[:, :, group]
     for wave in tw.static_range(waves):
-        down = (row * waves + wave) * groups + first
+        down = (row * waves + wave) * groups + consumer
         left = end - begin - down * rows if plan.ragged == "M" else rows
         if left > 0:
             for part in tw.static_range(parts):
@@ -245,32 +213,34 @@ def finish(plan, products, acc, sD, D, place, first):
                 for i in tw.static_range(count):
                     out[i] = of_part(acc, i, wave, part * count).to(D.dtype)
                 if own.stores_boxes:
-                    buffer = sD[:, :, plan.buffers * (tw.warpgroup_id() - 1) + part % plan.buffers]
-                    gather(plan, out, buffer)
+                    # In ping-pong the other consumer has told that the buffer is free.
+                    gather(own, out, sD[:, :, consumer], own.is_ping_pong and wave == part == 0)
                     if left < rows:
-                        store_rows(buffer, tw.local_tile(matrix, (rows, columns), where, guard=True))
+                        store_rows(sD[:, :, consumer], tw.local_tile(matrix, (rows, columns), where, guard=True))
                     elif tw.thread_idx.x % WARPGROUP == 0:
                         if plan.ragged == "M":
                             tile = tw.local_tile(whole, (rows, columns), where)
                         else:
                             tile = tw.local_tile(whole, (rows, columns, 1), (*where, group))[:, :, 0]
-                        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
-                    if tw.thread_idx.x % WARPGROUP == 0:
-                        tw.tma_store_commit()  # one group for each part, if it has a store or not
+                        tw.copy(tw.atoms.SM90_TMA_STORE, sD[:, :, consumer], tile)
+                        tw.tma_store_commit()
                 else:
                     tile = tw.local_tile(matrix, (rows, columns), where, guard=True)
                     tw.copy(out, thread.partition_C(tile))
+            if own.stores_boxes and own.is_ping_pong and left < rows:
+                tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
 
 
 @tw.function
-def gather(plan, out, buffer):
-    """Write a part of the results to one of the consumer's buffers, when that is free."""
+def gather(plan, out, buffer, is_free):
+    """Write a part of the results to shared memory, when it is free, for the consumer and for bulk copies."""
     ours = tw.named_barrier(tw.warpgroup_id(), WARPGROUP)
-    writer = plan.plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
-    if tw.thread_idx.x % WARPGROUP == 0:
-        tw.tma_store_wait(plan.buffers - 1)  # the last store from here has read it
-    ours.sync()
-    tw.copy(plan.plan.write, writer.retile_S(out), writer.partition_D(buffer))
+    writer = plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
+    if not is_free:
+        if tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)  # the store before has read the buffer
+        ours.sync()
+    tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
     tw.fence_proxy_async()
     ours.sync()
 

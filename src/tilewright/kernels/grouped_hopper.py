@@ -10,33 +10,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import bfloat16, float16
 from tilewright.kernels._grouped_hopper_kernel import grouped_warpgroups
 from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
-from tilewright.kernels.hopper import SPARE_BYTES, Hopper
+from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_plan import (
-    CONSUMERS,
-    ROWS,
     THREADS,
     HopperConfiguration,
-    HopperPlan,
-    instruction_for,
     plan_for,
 )
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Operand, Problem, Types
 from tilewright.launch import Launcher
-from tilewright.layout import tile_to_shape
 from tilewright.schedulers import Grouped, Groups
-from tilewright.tiled import make_tiled_copy_C, make_tiled_mma
 
 _TYPES = (float16, bfloat16)
 # Consumers that share a tile stand still together while they store it: of nine products on an H200 (4096 -> 14336, 8
 # experts, 512 to 32768 rows) they took so many times longer than predicted than consumers in ping-pong did.
 _STANDING = 1.04
-_SWIZZLES = ((128, atoms.GMMA_K_SW128), (64, atoms.GMMA_K_SW64), (32, atoms.GMMA_K_SW32))  # bytes of a row
 
 
 @dataclass(frozen=True)
@@ -119,38 +111,11 @@ class GroupedHopper:
 
     def launch(self, problem: RaggedProblem, c: HopperConfiguration, arch: Arch) -> tuple[Launcher, GroupedPlan]:
         """Return what launches a configuration, and the plan that it takes."""
-        plan, buffers = _plan(problem, c, arch)
+        plan = plan_for(problem.alike(), c, arch)
         launched = GroupedPlan(
-            problem.ragged, Groups(Grouped(c.group)), plan, majors=(problem.a.major, problem.b.major), buffers=buffers
+            problem.ragged, Groups(Grouped(c.group)), plan, majors=(problem.a.major, problem.b.major)
         )
         m, n, _ = c.tile
         rows = -(-problem.m // m) + problem.groups if problem.ragged == "M" else -(-problem.m // m) * problem.groups
         blocks = max(min(rows * -(-problem.n // n), c.blocks), 1)
         return grouped_warpgroups.configure(min_blocks=1)[blocks, THREADS], launched
-
-
-def _plan(problem: RaggedProblem, c: HopperConfiguration, arch: Arch) -> tuple[HopperPlan, int]:
-    """Return the plan of a tile, and how many buffers each consumer has for its results.
-
-    Results leave a row of a swizzle at a time, from one buffer while the next one is filled. Consumers in ping-pong
-    have buffers of their own, too, at the price of a stage where shared memory has no room for them.
-    """
-    alike = problem.alike()
-    d, (_, n, _), plan = alike.d.dtype, c.tile, plan_for(alike, c, arch)
-    if not plan.stores_boxes:
-        return plan, 1
-    bytes, make = next((bytes, make) for bytes, make in _SWIZZLES if n * d.bytes % bytes == 0)
-    columns = bytes // d.bytes
-    room, both = arch.shared_bytes_optin - SPARE_BYTES, CONSUMERS * ROWS * bytes
-    stages = min(c.stages, (room - both) // plan.stage_bytes)
-    most = (room - stages * plan.stage_bytes) // both
-    parts = n // columns
-    buffers = max(count for count in range(1, parts + 1) if parts % count == 0 and count <= most)
-    part = make_tiled_mma(instruction_for(alike.a.dtype, alike.b.dtype, columns, ("K", "K"), alike.compute))
-    found = replace(
-        plan_for(alike, replace(c, stages=stages), arch),
-        part=part,
-        write=make_tiled_copy_C(plan.write.atom, part),
-        smem_d=tile_to_shape(make(d), (ROWS, columns, CONSUMERS * buffers)),
-    )
-    return found, buffers

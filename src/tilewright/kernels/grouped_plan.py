@@ -19,7 +19,7 @@ class GroupedPlan:
     """Which mode is ragged, in which order tiles come, and a tile's plan.
 
     For lists of matrices: element types of D, A and B, their unit modes and least alignments. For the Hopper kernel:
-    the contiguous modes of A and B, and how many buffers each consumer has for results that leave by TMA.
+    the contiguous modes of A and B.
     """
 
     ragged: Ragged
@@ -29,7 +29,6 @@ class GroupedPlan:
     units: tuple[int | None, ...] = ()
     alignments: tuple[int, ...] = ()
     majors: tuple[str, ...] = ()
-    buffers: int = 1
 
     def __hash__(self) -> int:
         return self._hash
