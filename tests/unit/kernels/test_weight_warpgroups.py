@@ -137,11 +137,10 @@ def test_conversions_run_under_products(case: int) -> None:
     if (dtype, bits, group) != (tw.bfloat16, 4, 128):
         return
     text = "".join({"HGMMA": "p", "WARPGROUP.DEPBAR": "w"}.get(word, "c") for word in found)
-    # Products are under way at each wait, and before it an item has been converted, 32 registers.
+    # Before each wait an item has been converted, 32 registers, beside the first one before the loop.
     waits = text.split("w")[:-1]
-    assert len(waits) >= 2 and all(
-        part.count("p") >= 8 * (n == 0) and part.count("c") >= 32 for n, part in enumerate(waits)
-    )
+    assert len(waits) >= 2 and "p" in waits[0], text
+    assert all(part.count("c") >= (32 if n else 64) for n, part in enumerate(waits)), text
 
 
 @pytest.mark.parametrize("bits", [4, 8])
