@@ -85,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     slow.Random.in_full = config.option.markexpr.strip() == "slow"
     if not hasattr(config, "workerinput"):
         config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-"))
+        config.stash[_own_folder].chmod(0o711)  # programs that tests start as other users read byte code there
         os.environ[_CACHE] = str(config.stash[_own_folder] / "cache")
 
 

@@ -20,9 +20,7 @@ registers: the sums of S are where operand A of the next product is wanted (`tw.
 
 The wait for P V stands at the beginning of a step and not behind the softmax of the step before, where it belongs: the
 assembler moves arithmetic behind a wait that does not concern it, but not from one step of a loop to the next. O is
-scaled between the two products, for it would have to be done before the first one otherwise. All steps are one loop,
-also the first one, which begins no sums, and those that a mask cuts: a step is long, and each copy of it takes a
-compiler a quarter of a second.
+scaled between the two products, for it would have to be done before the first one otherwise.
 
 Scores of keys that do not exist, or that a causal mask hides (row r of m sees key c of n where c - n <= r - m), are
 -inf; only the last tile of keys and those on the diagonal are looked at. The results leave through the shared memory of
@@ -191,21 +189,17 @@ def consume(out, Q, K, lse, scale, sQ, sKV, state_q, state_kv, plan):
             state_kv.give_back(v)
         return tw.as_operand_a(plan.scores, S, to=plan.output)
 
-    def advance(step, v, q, tile, first_key, cut):
-        weights = finish(step, v)  # none in the first step, which begins no sums
+    def advance(step, v, q, tile, first_key, masked):
+        weights = finish(step, v)
         k = state_kv.acquire()
-        if step > 0:
-            ours.sync()
+        ours.sync()
         begin_scores(q, k)
-        if step > 0:
-            v = state_kv.acquire()
-            begin_sums(weights, v)
-            next.arrive()
-            tw.wgmma_wait(1)
-        else:
-            tw.wgmma_wait(0)
+        v = state_kv.acquire()
+        begin_sums(weights, v)
+        next.arrive()
+        tw.wgmma_wait(1)
         state_kv.give_back(k)
-        if step < cut:
+        if masked:
             mask(tile, first_key)
         weigh()
         return v
@@ -217,12 +211,18 @@ def consume(out, Q, K, lse, scale, sQ, sKV, state_q, state_kv, plan):
         tw.fill(top, -1e30)
         tw.clear(total)
         tw.clear(acc)
-        q, v, last = state_q.acquire(), 0, steps - 1
-        tw.clear(S)
+        q, k, v, last = state_q.acquire(), state_kv.acquire(), 0, steps - 1
+        begin_scores(q, k)
+        tw.wgmma_wait(0)
+        state_kv.give_back(k)
+        mask(tile, last * plan.keys)
+        weigh()
         whole = tw.minimum(keys, tile * plan.rows + ahead + 1) // plan.keys  # tiles of which every row sees every key
-        cut = tw.maximum(steps - whole, 1) if plan.causal else 1
-        for step in tw.range(steps, unroll=1):
-            v = advance(step, v, q, tile, (last - step) * plan.keys, cut)
+        cut = tw.minimum(tw.maximum(steps - whole, 1), steps) if plan.causal else 1
+        for step in tw.range(1, cut, unroll=1):
+            v = advance(step, v, q, tile, (last - step) * plan.keys, masked=True)
+        for step in tw.range(cut, steps, unroll=1):
+            v = advance(step, v, q, tile, (last - step) * plan.keys, masked=False)
         weights = finish(steps, v)
         v = state_kv.acquire()
         begin_sums(weights, v)

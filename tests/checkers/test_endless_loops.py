@@ -82,6 +82,7 @@ def test_only_the_threads_that_stay_are_reported() -> None:
 
 
 @pytest.mark.parametrize("steps", [1023, 1024, 1025, 4096, 5000])
+@pytest.mark.spread(2)
 def test_a_long_loop_is_none(steps: int) -> None:
     @tw.kernel
     def long(o, n):

@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.harness import Array, Backend, Gpu
 
 import tilewright as tw
-from tilewright.kernels.attention import by_warpgroups, gradients_on_hopper, read_problem
+from tilewright.kernels.attention import by_warpgroups, gradients_on_hopper, numbers_of_tokens, read_problem
 from tilewright.kernels.operands import read
 from tilewright.runtime.views import View
 
@@ -220,12 +220,9 @@ def test_warpgroups_compute_every_token(backend: Backend, case: tuple[int, ...],
     assert_close(np.nan_to_num(backend.get(lse), neginf=-1), np.nan_to_num(expected.lse, neginf=-1), np.float32)
     if case[-1] == 256:
         return
-    # Gradients take the numbers of each token: sum(grad * out), and lse in units of log 2.
-    delta = (grad.astype(np.float64) * expected.out).sum(-1)
-    tops = np.where(np.isinf(expected.lse), 0, expected.lse * np.log2(np.e))
-    made = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)]
-    given = [backend.put(grad), *(backend.put(x.astype(np.float32)) for x in (tops, delta))]
-    gradients_on_hopper(problem, [view_of(x) for x in made], *map(view_of, given), columns=16)
+    made, slope = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)], view_of(backend.put(grad))
+    delta, tops = numbers_of_tokens(problem, slope, target, numbers)
+    gradients_on_hopper(problem, [view_of(x) for x in made], slope, delta, tops, columns=16)
     for ours, of_formula in zip(made, expected.gradients, strict=True):
         assert_close(backend.get(ours), of_formula, BF16)
 

@@ -15,6 +15,7 @@ EXTENTS = {"sim": (150, 72, 40), "cuda": (3000, 1032, 1500)}
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32], ids=["bfloat16", "float32"])
+@pytest.mark.spread(2)
 def test_ragged_experts_and_their_gradients(backend: Backend, dtype: Any) -> None:
     random = np.random.default_rng(0)
     total, k, n = EXTENTS[backend.name]

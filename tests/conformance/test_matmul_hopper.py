@@ -151,6 +151,7 @@ WITH_OPERANDS = {
 
 
 @pytest.mark.parametrize("name", rest_is_slow(WITH_OPERANDS, "splits", "rows of odd length"))
+@pytest.mark.spread(2)
 def test_epilogues(backend: Backend, name: str) -> None:
     """alpha, beta and C, a bias, and a function with an array of its own and a number that is passed."""
     case, random = WITH_OPERANDS[name], np.random.default_rng(1)
@@ -183,6 +184,7 @@ def test_integers_scaled_by_integers(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("shared", ["a", "b"])
+@pytest.mark.spread(2)
 def test_one_matrix_for_the_whole_batch(backend: Backend, shared: str) -> None:
     """Its tensor map has a batch of one: a mode of stride 0 is none that TMA knows."""
     case = Case((72, 72, 136), (128, 64, 64), 2, batch=(3,), majors="KM")

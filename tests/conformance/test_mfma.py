@@ -266,6 +266,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.spread(2)
 def test_a_product_through_shared_memory(family: str) -> None:
     rng = np.random.default_rng(6)
     a, b = (rng.standard_normal((64, 32)).astype(np.float32) for _ in range(2))

@@ -20,6 +20,7 @@ EXTENTS = {
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.spread(2)
 def test_every_configuration(backend: Backend, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     for m, n, k in EXTENTS[backend.name]:

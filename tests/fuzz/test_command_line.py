@@ -120,7 +120,7 @@ def one(seed):
         json.loads(output)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("first", range(0, 160, 8))
 def test_expressions_end_soon(first):
     for seed in range(first, first + 8):

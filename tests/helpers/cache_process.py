@@ -82,7 +82,9 @@ class Outcome:
 def environment(**changes: str | None) -> dict[str, str]:
     """Return this process's environment for a child, with changes; None removes a variable."""
     path = os.pathsep.join([str(PACKAGE), *(p for p in sys.path if p)])
-    everything = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
+    everything = {**os.environ, "PYTHONPATH": path, **changes}
+    if "PYTHONPYCACHEPREFIX" not in everything:
+        everything["PYTHONDONTWRITEBYTECODE"] = "1"
     return {name: value for name, value in everything.items() if value is not None}
 
 

@@ -50,6 +50,7 @@ def check_all(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
+@pytest.mark.spread(2)
 def test_two_thousand(block: int):
     check_all(range(500 * block, 500 * (block + 1)))
 
@@ -62,6 +63,7 @@ def test_a_hundred_thousand(block: int):
 
 
 @pytest.mark.parametrize("make", CLASSES, ids=lambda make: make.__name__)
+@pytest.mark.spread(3)
 def test_memory_stays_small(make):
     """No system of a class takes more than a megabyte while it is solved."""
     systems = [make(Maker(seed)) for seed in range(30)]

@@ -240,6 +240,7 @@ def test_numbers_that_do_not_fit_a_narrow_integer(kind: str, value: int) -> None
 
 
 @pytest.mark.parametrize("value", [0, 1, 2**53 + 1, 2**63, 2**64 - 1])
+@pytest.mark.spread(2)
 def test_wide_integers_compare_exactly_with_python_numbers(value: int) -> None:
     numbers = [-1, 0, 2**53, float(2**53), 2**63 - 1, float(2**63), 2**64 - 1, 1e300, -0.5, 0.5]
     lines = [f"x[0] {sign} {number!r}" for sign in ("<", "<=", "==", "!=", ">=", ">") for number in numbers]

@@ -19,6 +19,7 @@ carried = PROGRAMS.carried
 
 
 @pytest.mark.parametrize("function", PROGRAMS.agreeing)
+@pytest.mark.spread(3)
 def test_python_and_the_device_agree(function):
     assert_agrees(function)
 

@@ -55,6 +55,7 @@ def numbers(dtype: DType) -> st.SearchStrategy[float]:
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("count", [100, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.spread(2)
 def test_fma(dtype: DType, count: int) -> None:
     function = fma(dtype)
 

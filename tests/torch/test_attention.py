@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: E402  # after the skip
 from tests.torch.test_ready import numbers  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-from tilewright.torch.attention import attention_backward_operator, attention_operator, why_torch  # noqa: E402
+from tilewright.torch.fused_attention import attention_backward_operator, attention_operator, why_torch  # noqa: E402
 
 
 def inputs(heads: int = 2, shared: int = 1, tokens: int = 3, keys: int = 4, **more: Any) -> list[Any]:

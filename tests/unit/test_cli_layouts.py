@@ -257,6 +257,7 @@ WIDE, THREE_GRIDS = ("layout", "((4,8),(2,2,8)):((1,4),(64,128,256))"), ("draw",
 
 @needs_terminal
 @pytest.mark.parametrize(("arguments", "width"), [(WIDE, 60), (WIDE, 160), (THREE_GRIDS, 80)])
+@pytest.mark.spread(2)
 def test_tables_fit_the_terminal(arguments: tuple[str, ...], width: int) -> None:
     """A table that is wider is folded, not wrapped by the terminal, and says the same as in a pipe."""
     command = (sys.executable, "-m", "tilewright", *arguments)
@@ -288,6 +289,7 @@ def test_code_is_not_cut_on_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "latin-1", "utf-8"])
+@pytest.mark.spread(2)
 def test_any_encoding_can_take_a_table(encoding: str) -> None:
     """Windows encodes what is piped by its code page, most of which have no lines of tables."""
     command = (sys.executable, "-m", "tilewright", "layout", "(4,8):(8,1)")

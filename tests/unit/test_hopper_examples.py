@@ -30,6 +30,7 @@ KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in v
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(3)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")

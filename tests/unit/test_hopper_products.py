@@ -42,7 +42,7 @@ every_kernel = pytest.mark.parametrize(("stem", "name", "given"), KERNELS, ids=s
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")
@@ -190,7 +190,7 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
     ),
     "stream_k": (lambda: stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192), 25),
 }  # fmt: skip
-SLOW = ("ping_pong", "promoted", "cluster", "stream_k")
+SLOW = ("persistent", "ping_pong", "promoted", "cluster", "stream_k")
 
 
 def stream_k(c: np.ndarray, k: int, blocks: int = 2) -> np.ndarray:

@@ -258,6 +258,7 @@ def test_device_values_stay_in_their_kernel():
 
 
 @every_way
+@pytest.mark.spread(2)
 def test_plans_and_packages_come_back_whole(way):
     plan, arrays = portable.plan_of_a_product()
     wanted = plan.build("mm", arrays)

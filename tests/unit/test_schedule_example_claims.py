@@ -13,7 +13,7 @@ from tests.helpers.slow import rest_is_slow
 from tilewright.demo import example_files
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.runtime.clang import find_clang
-from tilewright.schedule import Dimension, MMASchedulingPolicy, Plan
+from tilewright.schedule import Dimension, MMASchedulingPolicy, MMAShape, Plan
 
 MODULES: dict[int, Any] = {  # Any: modules, by number
     int(path.name[:2]): load_example(path) for path in example_files(examples_folder() / "schedule")
@@ -49,14 +49,15 @@ def test_fused_sums_are_in_no_memory() -> None:
 
 
 @pytest.mark.skipif(find_clang() is None, reason="needs clang")
-def test_block_order_takes_fewer_registers() -> None:
-    for shape in MODULES[8].SHAPES:
-        for fused in (8, 2):
-            in_passes, in_blocks = (
-                MODULES[8].update(shape, policy, fused).report().registers
-                for policy in (MMASchedulingPolicy.PASS_ORDER, MMASchedulingPolicy.BLOCK_ORDER)
-            )
-            assert in_blocks < in_passes
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("fused", [8, 2])
+@pytest.mark.parametrize("shape", MODULES[8].SHAPES, ids=lambda shape: shape.name)
+def test_block_order_takes_fewer_registers(shape: MMAShape, fused: int) -> None:
+    in_passes, in_blocks = (
+        MODULES[8].update(shape, policy, fused).report().registers
+        for policy in (MMASchedulingPolicy.PASS_ORDER, MMASchedulingPolicy.BLOCK_ORDER)
+    )
+    assert in_blocks < in_passes
 
 
 def test_one_kernel_serves_all_batches() -> None:
@@ -72,6 +73,7 @@ def test_one_kernel_serves_all_batches() -> None:
 @pytest.mark.parametrize(
     "extents", [(1, 5, 33, 16, 32), (1, 4, 32, 17, 32), (1, 4, 7, 16, 33), (2, 3, 35, 5, 34)], ids=str
 )
+@pytest.mark.spread(2)
 def test_convolution_on_tensor_cores_takes_any_extents(extents: tuple[int, ...]) -> None:
     batch, rows, columns, inputs, outputs = extents
     random, taps = np.random.default_rng(0), MODULES[10].TAPS

@@ -38,9 +38,11 @@ def cases_of(path: Path) -> list[Case]:
     return cases
 
 
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_cases(path: Path) -> None:
-    for report in [run_case(case, "sim") for case in cases_of(path)]:
+def test_cases(path: Path, every: int) -> None:
+    """Every second case in the suite, and all of them in the slow tests."""
+    for report in [run_case(case, "sim") for case in cases_of(path)[::every]]:
         assert report.passed, (report.name, report.failure)
         assert report.error is not None and report.error <= (report.limit or 0.0), report.name
 
@@ -204,6 +206,7 @@ def test_the_fast_plan_is_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("extents", "stages"), covering([(128, 256, 64), (384, 256, 320), (256, 512, 128)], [2, 3], of=1)
 )
+@pytest.mark.spread(2)
 def test_the_fast_plan_takes_multiples_of_its_tile(extents: tuple[int, int, int], stages: int) -> None:
     """Fewer tiles of K than stages, as many and more; a group that is not full. Whole numbers, so that sums are exact."""
     m, n, k = extents

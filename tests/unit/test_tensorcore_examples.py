@@ -28,7 +28,7 @@ def test_every_file_has_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")
@@ -105,6 +105,7 @@ def test_instructions_of_specialised_warps(arch: str) -> None:
 @pytest.mark.parametrize(
     ("extents", "majors"), covering([(127, 257, 63), (130, 9, 65), (1, 1, 1)], ["KK", "MK", "KM", "MM"], of=1), ids=str
 )
+@pytest.mark.spread(2)
 def test_any_extents(extents: tuple[int, int, int], majors: str) -> None:
     """Rows begin at multiples of 16 bytes; what lies between them is not a number, and stays as it is."""
     m, n, k = extents
@@ -209,6 +210,7 @@ def test_8x8x4_reads_vectors_and_runs_before_ampere() -> None:
     covering([(128, 256, 32), (128, 256, 64), (128, 128, 32)], ["KK", "MK", "KM", "MM"], of=1),
     ids=str,
 )
+@pytest.mark.spread(2)
 def test_multistage_has_no_conflicts(tile: tuple[int, int, int], majors: str) -> None:
     module = MODULES["03_multistage"]
     plan = module.plan_for(tw.float16, tw.float16, tile, 2, majors)
@@ -220,6 +222,7 @@ def test_multistage_has_no_conflicts(tile: tuple[int, int, int], majors: str) ->
 
 @pytest.mark.parametrize("out", [tw.float16, tw.float32], ids=str)
 @pytest.mark.parametrize("tile", [(128, 256, 32), (128, 128, 32)], ids=str)
+@pytest.mark.spread(2)
 def test_epilogue_has_no_conflicts(tile: tuple[int, int, int], out: tw.DType) -> None:
     """Sums leave the registers in pairs, and shared memory in vectors of 16 bytes."""
     module = MODULES["03_multistage"]

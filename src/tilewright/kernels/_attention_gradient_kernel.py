@@ -24,7 +24,8 @@ LOAD = tw.atoms.SM90_TMA_LOAD
 def gradients_by_warpgroups(D1, D2, A1, A2, B1, B2, tops, deltas, scale, factor, before, after, plan: tw.constexpr):
     """Compute a tile of D1, and of D2 where rows are keys.
 
-    `tops` is lse in units of log 2, and 0 where a token sees no key; `scale` has the factor log2(e) and is positive. A
+    `tops` is lse in units of log 2, and 0 where a token sees no key; behind the last token, tops and deltas have finite
+    numbers for a tile more. `scale` has the factor log2(e) and is positive. A
     row sees `before` and `after` columns before and behind the one beside it.
     """
     sA1, sA2 = (tw.shared(A1.dtype, plan.smem_a) for _ in "12")
@@ -103,7 +104,11 @@ def add_up(D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2,
         acc2 = tw.registers(tw.float32, plan.sums.partition_shape((plan.rows, plan.head), "C"))
         tw.clear(acc2)
     scores, slopes = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.scores, dP)
-    at = tw.accumulator_rows(plan.scores, by_scores.partition_C(tw.identity_tensor((plan.rows, plan.columns))))
+    # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
+    whole_tile = tw.identity_tensor((plan.rows, plan.columns))
+    at, at_of_first = (
+        tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
+    )
     rows, columns = tw.size(scores.shape[0]), tw.size(scores.shape[1])
 
     tile, head, batch, begin, end = place_of(A1, B1, before, after, plan)
@@ -140,8 +145,8 @@ def add_up(D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2,
                         place = at[0, c][1] + column
                         scores[r, c] = tw.where((place >= fewest) & (place <= most), scores[r, c], -math.inf)
             if plan.of_keys:
-                for c in tw.static_range(columns):  # a column behind the last token has the weight 0
-                    token = tw.minimum(at[0, c][1] + column, extent - 1)
+                for c in tw.static_range(columns):
+                    token = column + at[0, 0][1] + at_of_first[0, c][1]
                     scores[:, c] = tw.ex2_approx(scores[:, c] * scale - of_head[0][token], ftz=True)
                 weights = tw.as_operand_a(plan.scores, S, to=plan.sums)
             else:
@@ -150,7 +155,7 @@ def add_up(D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2,
             tw.wgmma_wait(0)
             if plan.of_keys:
                 for c in tw.static_range(columns):
-                    token = tw.minimum(at[0, c][1] + column, extent - 1)
+                    token = column + at[0, 0][1] + at_of_first[0, c][1]
                     slopes[:, c] = scores[:, c] * (slopes[:, c] - of_head[1][token])
             else:
                 for r in tw.static_range(rows):

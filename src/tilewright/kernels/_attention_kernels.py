@@ -254,23 +254,24 @@ def attend(out, lse, Q, K, V, tokens_at, keys_at, lengths, scale, left, right, p
 def sum_products(total, tops, grad, out, lse, subtracted, tiles: tw.constexpr, columns: tw.constexpr):
     """Compute sum(grad * out) of each row, less the row's gradient of lse, unless that is None.
 
-    `tops` is lse in units of log 2, and 0 where a row sees no key: its weights are exp2(-inf - 0).
+    `tops` is lse in units of log 2, and 0 where a row sees no key: its weights are exp2(-inf - 0). What total and tops
+    have behind the tokens becomes 0.
     """
     at, kind = row_number(), wide(out.dtype)
     parts = [held_part(row_of(x, at), tiles, columns).to(kind) for x in (grad, out)]
     found = tw.reduce(parts[0] * parts[1], "add", tiles.size)
-    if tw.thread_idx.x == 0:
-        if subtracted is not None:
-            found = found - tw.guarded(subtracted)[place_in(subtracted, at)].to(kind)
-        tw.guarded(total)[place_in(total, at)] = found
-        top = tw.guarded(lse)[place_in(lse, at)]
-        tw.guarded(tops)[place_in(tops, at)] = tw.where(top == -math.inf, 0, top * kind(LOG2E))
-
-
-def place_in(x, at):
-    """Return the coordinate of number `at` of an array (batch, heads, tokens), the last mode fastest."""
-    heads, tokens = x.shape[1:]
-    return at // (heads * tokens), at // tokens % heads, at % tokens
+    heads, tokens = out.shape[1:3]
+    place = (at // (heads * tokens), at // tokens % heads, at % tokens)
+    if at < out.shape[0] * heads * tokens:
+        if tw.thread_idx.x == 0:
+            if subtracted is not None:
+                found = found - subtracted[place].to(kind)
+            top = lse[place]
+            total[place], tops[place] = found, tw.where(top == -math.inf, 0, top * kind(LOG2E))
+        if place[2] == tokens - 1:
+            for token in range(tokens + tw.thread_idx.x, total.shape[2], tiles.size):
+                behind = (*place[:2], token)
+                total[behind], tops[behind] = kind(0), kind(0)
 
 
 @tw.kernel

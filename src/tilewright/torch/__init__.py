@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from tilewright.torch import nn as nn
-from tilewright.torch.attention import attention as attention
-from tilewright.torch.attention import scaled_dot_product_attention as scaled_dot_product_attention
+from tilewright.torch.fused_attention import attention as attention
+from tilewright.torch.fused_attention import scaled_dot_product_attention as scaled_dot_product_attention
 from tilewright.torch.losses import cross_entropy as cross_entropy
 from tilewright.torch.moves import permute as permute
 from tilewright.torch.operators import Operator as Operator

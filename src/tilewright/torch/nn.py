@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tilewright.torch.attention import scaled_dot_product_attention
+from tilewright.torch.fused_attention import scaled_dot_product_attention
 from tilewright.torch.products import matmul
 from tilewright.torch.rows import layer_norm, rms_norm
 

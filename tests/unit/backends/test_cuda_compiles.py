@@ -46,6 +46,7 @@ class Table(Draft):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.spread(2)
 def test_functions_of_floats(dtype: t.DType) -> None:
     d = Table()
     for kind in FLOAT_UNARY:

@@ -241,6 +241,7 @@ SEVERAL_WARPS = {
 
 
 @pytest.mark.parametrize("name", SEVERAL_WARPS)
+@pytest.mark.spread(2)
 def test_several_warps_are_summed_up_and_one_is_drawn_in_full(name: str) -> None:
     mma = SEVERAL_WARPS[name]
     drawing = draw.picture(mma)

@@ -71,6 +71,7 @@ def specs(dtype: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("dtype", [tw.int32, tw.uint32, tw.int64, tw.uint64], ids=str)
+@pytest.mark.spread(2)
 def test_they_compile(dtype: tw.DType) -> None:
     functions = OF_WORDS if dtype.bits == 32 else OF_ALL
     for target in (*TARGETS, *(("gfx908",) if find_clang() is not None else ())):

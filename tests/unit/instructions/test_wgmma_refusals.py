@@ -114,6 +114,8 @@ def test_tiles_begin_where_patterns_do() -> None:
         assert "behind the beginning of a line" in product(shifted, view=lambda s, n=first: s[n : n + 64, :])
     wide = tw.tile_to_shape(SW128, (64, 128))
     assert product(wide, view=lambda s: s[:, 16:32]) == ""
+    staged = tw.tile_to_shape(SW128, (64, 128, 3))  # whole patterns before the tile, of a stage that the device counts
+    assert product(staged, view=lambda s: s[:, 80:96, tw.block_idx.x % 3]) == ""
     assert "the chunks of a line along K must adjoin" in product(wide, view=lambda s: s[:, 56:72])
     assert "behind the beginning of a line" in product(wide, view=lambda s: s[:, 4:20])
 

@@ -161,6 +161,7 @@ ADDED: dict[str, Callable[[Array], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("added", "order"), covering(ADDED, "CF", of=1))
+@pytest.mark.spread(2)
 def test_out_may_be_what_is_added(added: str, order: Any) -> None:
     a = whole(1, (70, 70), np.float32)
     out = np.array(whole(2, (70, 70), np.float32), order=order)

@@ -49,6 +49,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     ],
     ids=str,
 )
+@pytest.mark.spread(2)
 def test_splits_add_up(cut: Callable[[int], None], splits: int, dtypes: Any, precision: str | None) -> None:
     """Of edges in all modes, batches, any strides; with more splits than K has steps; with all that is added after."""
     cut(splits)

@@ -52,6 +52,7 @@ def multiplied(monkeypatch: pytest.MonkeyPatch, place: int, *arrays: Any, **opti
         (3, 33, 24, ml_dtypes.bfloat16, 3),
     ],
 )
+@pytest.mark.spread(2)
 def test_products_of_few_rows(monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, dtype: Any, place: int) -> None:
     """With addends, an epilogue, and NaN behind rows whose last vectors are cut off."""
     a, b = padded(0, (m, k), dtype), padded(1, (n, k), dtype).T

@@ -17,6 +17,8 @@ from tilewright.arch import Arch
 from tilewright.kernels import dispatch
 from tilewright.kernels import matmul as entry
 from tilewright.kernels._weights_warpgroup_kernel import multiply_weights_by_warpgroups
+from tilewright.kernels.choice import all_candidates, fastest
+from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.kernels.weight_warpgroups import WarpgroupConfiguration, WeightWarpgroups, warpgroup_plan
 from tilewright.runtime import libraries
@@ -140,3 +142,18 @@ def test_conversions_run_under_products(case: int) -> None:
     assert len(waits) >= 2 and all(
         part.count("p") >= 8 * (n == 0) and part.count("c") >= 32 for n, part in enumerate(waits)
     )
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_choice(bits: int) -> None:
+    """On Hopper warpgroups from 16 rows on; no other target has them."""
+    for arch, rows in (("sm_90a", (16, 64, 100, 5000)), ("sm_80", (16, 5000))):
+        machine = Machine.of(Arch.parse(arch))
+        for m in rows:
+            problem = problem_of(tw.bfloat16, bits, 128, m, 8192, 8192)
+            chosen = fastest(problem, machine, all_candidates(problem, machine))
+            assert (chosen.family.name == "weight warpgroups") == (arch == "sm_90a"), (
+                arch,
+                m,
+                str(chosen.configuration),
+            )

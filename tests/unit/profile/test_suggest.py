@@ -151,6 +151,7 @@ MORE_LAYOUTS = [
         for step in (37, 1)
     ],
 )
+@pytest.mark.spread(3)
 def test_a_candidate_is_the_layout_that_its_map_says(layout: Any, width: int, step: int) -> None:
     """All coordinates of small layouts, and one in `step` of the others'."""
     pattern = Pattern(None, "load", width, np.arange(32), 1)

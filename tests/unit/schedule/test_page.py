@@ -77,6 +77,7 @@ def test_the_kernels_registers_fall_too(registers: ModuleType) -> None:
 
 @pytest.mark.parametrize("fused", [8, 1])
 @pytest.mark.parametrize("case", [0, pytest.param(4, marks=pytest.mark.skipif(not find_clang(), reason="no clang"))])
+@pytest.mark.spread(2)
 def test_counts_of_fragments_are_those_of_the_kernels(registers: ModuleType, case: int, fused: int) -> None:
     """What compilers report changes with their release; what the IR declares does not."""
     name, dtype, shape, shared = registers.CASES[case]

@@ -61,6 +61,7 @@ def test_the_fast_plan_multiplies() -> None:
     ("target", "kind", "shared"),
     covering(["gfx908", "gfx90a"], [("M16N16K4_B1", "float32"), ("M64N64K4_B4", "float16")], [False, True]),
 )
+@pytest.mark.spread(2)
 def test_clang_compiles_what_cdna_runs(target: str, kind: tuple[str, str], shared: bool) -> None:
     shape, dtype = kind
     product = Product(target, shape, dtype, passes=4, fused=2, keep=True, shared=shared, size=(2, 2, 4))

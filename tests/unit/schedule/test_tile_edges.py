@@ -152,6 +152,7 @@ def test_every_shape_across_all_three_edges(instruction: tuple[str, str, str, st
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.spread(3)
 def test_random_plans(seed: int) -> None:
     """Sizes, padding, arrays beyond the nest, caches, passes, orders and operations, of all instructions."""
     choose = random.Random(seed)

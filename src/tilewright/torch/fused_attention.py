@@ -52,7 +52,7 @@ def attention_operator(
     key_offsets: torch.Tensor | None,
     key_lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention and log(sum(exp(scores))): the operator under `tw.torch.attention`; -1 is no bound."""
+    """Compute attention and log(sum(exp(scores))): the operator under `tw.torch.attention`; -1 stands for all keys."""
     out, _ = _empty_results(q, k, v, left, right, scale, offsets, key_offsets, key_lengths)
     with torch.no_grad():  # gradients are the operator's, not the kernel's
         found, lse = tilewright.attention(
@@ -93,9 +93,11 @@ def attention_backward_operator(
     key_lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute the gradients of q, k and v. There are no gradients of them, as with torch's fused attention."""
+    # Bulk copies take no gradients that repeat one number, as that of a sum does.
+    joined = grad if 0 not in grad.stride() and grad.stride(-1) == 1 else grad.contiguous()
     with torch.no_grad():
         dq, dk, dv = tilewright.attention_backward(
-            grad,
+            joined,
             q,
             k,
             v,
