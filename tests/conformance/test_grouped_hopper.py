@@ -69,7 +69,7 @@ CASES = {
     "K, ping-pong": Case("K", (200, 136, 136), ALTERNATING, majors="MK", more=PING_PONG),
     "K, both along K": Case("K", (200, 136, 72), COOPERATIVE, majors="KM"),
     "K, along K in ping-pong": Case("K", (200, 72, 136), ALTERNATING, majors="KM", more=PING_PONG),
-    "K, one after another": Case("K", (200, 72, 72), COOPERATIVE, tuple(range(1, 20)), majors="MK"),
+    "K, one after another": Case("K", (200, 72, 72), COOPERATIVE, (*range(1, 20), 190), majors="MK"),
 }  # fmt: skip
 
 

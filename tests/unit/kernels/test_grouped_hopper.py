@@ -112,3 +112,13 @@ def test_results_of_more_than_2_to_the_31_elements(ragged: Any, extents: tuple[i
     launcher, plan = FAMILY.launch(problem, c, H200.arch)
     text = launcher.source(*arguments_of(problem), plan, arch="sm_90a")
     assert "long long D_shape0" in text and "int self_end = 0;" in text
+
+
+def test_what_was_fastest_is_chosen() -> None:
+    """Of 8 experts, 4096 -> 14336: consumers in ping-pong for many rows, the largest tile where memory is the bound."""
+    for ragged, majors in (("M", "KK"), ("K", "MM")):
+        m, k = (32768, 4096) if ragged == "M" else (4096, 32768)
+        many = FAMILY.choose(problem_of(ragged, m, 14336, k, majors), H200)
+        assert many is not None and many.is_ping_pong and many.tile[:2] == (128, 128)
+    few = FAMILY.choose(problem_of("M", 512, 14336, 4096), H200)
+    assert few is not None and not few.is_ping_pong and few.tile[:2] == (128, 256)
