@@ -7,6 +7,7 @@ import random
 import tracemalloc
 import weakref
 from collections import OrderedDict
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -81,7 +82,9 @@ def test_specialisations_for_compile_time_values_are_bounded(traces: list[str]) 
     tracemalloc.stop()
     assert len(traces) == 1 + MAX_KERNELS + VALUES
     assert len(launch._variant.signature.last.kernels) <= 2 * MAX_KERNELS
-    assert held[-1] - held[-2] < 100_000  # when the table is full, as much is released as comes
+    # When the table is full, as much is released as comes. Tables of other parts of the library may grow meanwhile, but
+    # not in every round.
+    assert min(after - before for before, after in pairwise(held)) < 100_000, held
     assert compiled() is None
     for value in range(MAX_KERNELS + VALUES - MAX_KERNELS, MAX_KERNELS + VALUES):  # the last ones are still there
         launch(x, value)
