@@ -129,7 +129,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def mark_what_is_left_out(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of tests with the mark `spread` that are not among those that it keeps."""
+    """Mark as slow the cases of tests with the mark `spread` that are not among those that it keeps.
+
+    Where TILEWRIGHT_SLOW_FACTOR says so, the slow tests run a share of them.
+    """
     tests: dict[tuple[object, ...], list[pytest.Item]] = {}
     for item in items:
         mark = item.get_closest_marker("spread")
@@ -139,9 +142,12 @@ def mark_what_is_left_out(items: list[pytest.Item]) -> None:
             tests.setdefault((item.nodeid.partition("[")[0], is_on_gpu, *mark.args), []).append(item)
     for (_, _, every), cases in tests.items():
         kept = slow.spread([case.callspec.indices for case in cases], every)
-        for n, case in enumerate(cases):
-            if n not in kept:
-                case.add_marker("slow")
+        left = [case for n, case in enumerate(cases) if n not in kept]
+        run = {id(case) for case in slow.share(left)}
+        for case in left:
+            case.add_marker("slow")
+            if id(case) not in run:
+                case.add_marker(pytest.mark.skip(reason="TILEWRIGHT_SLOW_FACTOR leaves it out"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -97,8 +97,9 @@ class Item:
     def get_closest_marker(self, name):
         return self.marks.get(name)
 
-    def add_marker(self, name):
-        self.marks[name] = getattr(pytest.mark, name).mark
+    def add_marker(self, mark):
+        mark = getattr(pytest.mark, mark) if isinstance(mark, str) else mark
+        self.marks[mark.name] = mark.mark
 
 
 def test_what_a_spread_leaves_out_is_slow():
@@ -114,6 +115,18 @@ def test_what_a_spread_leaves_out_is_slow():
     run = {name: [n for n, item in enumerate(items) if "slow" not in item.marks] for name, items in groups.items()}
     assert run["here"] == run["on a GPU"] == sorted(slow.spread(places, 4)) and len(run["here"]) == 8
     assert run["slow anyway"] == [] and run["without a mark"] == list(range(16))
+
+
+@pytest.mark.parametrize(("factor", "every"), [(2.0, 1), (1.0, 1), (0.25, 4), (0.01, 100)])
+def test_the_slow_tests_run_a_share_of_what_a_spread_leaves_out(monkeypatch, factor, every):
+    """Of each test one case at least."""
+    monkeypatch.setattr(slow, "FACTOR", factor)
+    items = [Item("test", {"n": n}, pytest.mark.spread(4).mark) for n in range(60)]
+    mark_what_is_left_out(items)
+    left = [item for item in items if "slow" in item.marks]
+    assert len(left) == 60 - len(slow.spread([{"n": n} for n in range(60)], 4))
+    assert [n for n, item in enumerate(left) if "skip" not in item.marks] == list(range(0, len(left), every))
+    assert not any("skip" in item.marks for item in items if "slow" not in item.marks)
 
 
 @pytest.mark.parametrize(("in_full", "count"), [(False, 3), (True, 11)])
