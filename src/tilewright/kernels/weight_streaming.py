@@ -37,7 +37,8 @@ _INSTRUCTIONS_PER_US = 4 * 1400  # of warps, that a multiprocessor issues
 class StreamPlan(WeightPlan):
     """A plan for warps that each have the block's columns and rows, and a share of K."""
 
-    __hash__ = WeightPlan.__hash__
+    def __hash__(self) -> int:  # a dataclass does not inherit one
+        return super().__hash__()
 
     @property
     def x_layout(self) -> Layout:

@@ -61,7 +61,8 @@ class TilePlan(WeightPlan):
     stages: int
     fill: TiledCopy  # x from global to shared memory
 
-    __hash__ = WeightPlan.__hash__
+    def __hash__(self) -> int:  # a dataclass does not inherit one
+        return super().__hash__()
 
     @property
     def copy_words(self) -> CopyAtom:

@@ -83,7 +83,8 @@ class WarpgroupPlan(WeightPlan):
     dtype: DType  # of x
     stores_boxes: bool  # results of 16 bits leave by TMA, transposed on their way to shared memory
 
-    __hash__ = WeightPlan.__hash__
+    def __hash__(self) -> int:  # a dataclass does not inherit one
+        return super().__hash__()
 
     # What the Hopper kernel's parts ask of its plans.
     cluster = 1

@@ -6,6 +6,7 @@ from typing import Any
 
 from tilewright.errors import ScheduleError
 from tilewright.language.copying import copy
+from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Load
 from tilewright.schedule.edges import Guard, may_fail, when_whole
 from tilewright.schedule.elements import index_loads
@@ -31,7 +32,7 @@ class ComputedOperand:
         self.tiles = tiles
         self.value = value
         m, _, k = tiles.tile.indices
-        self.along = [(m, tiles.tile.shape.m), (k, tiles.tile.shape.k * tiles.tile.passes)]
+        self.along: list[tuple[Index, int]] = [(m, tiles.tile.shape.m), (k, tiles.tile.shape.k * tiles.tile.passes)]
         self.extents: tuple[int, int] = (self.along[0][1], self.along[1][1])
 
     def fragment(self, name: str) -> Tensor:
