@@ -144,7 +144,7 @@ def _registers(problem: Problem, configuration: Configuration) -> int:
     assert weights is not None
     rows, tiles = configuration.tile[0], configuration.tile[1] // TILE
     groups = tiles * weights.groups_in_chunk * weights.scale.bytes // 2
-    return 2 * (2 * weights.bits * tiles + rows + rows * tiles // 2) + 4 * tiles + 2 * groups + 32
+    return 2 * (2 * weights.bits * tiles + rows + rows * tiles // 2) + 4 * tiles + 3 * groups + 32
 
 
 @cache
