@@ -89,7 +89,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("tanh_approx", "div_approx"),
         *("philox", "rand", "rand4x", "randn", "randn4x", "randint", "randint4x"),
     ),
-    "kernels.matmul": ("matmul",),
+    "products": ("matmul",),
     "kernels.attention": ("attention", "attention_backward"),
     "kernels.losses": ("cross_entropy", "cross_entropy_backward"),
     "kernels.permute": ("permute",),

@@ -47,7 +47,6 @@ from tilewright.kernels.attention import attention_backward as attention_backwar
 from tilewright.kernels.grouped import grouped_matmul as grouped_matmul
 from tilewright.kernels.losses import cross_entropy as cross_entropy
 from tilewright.kernels.losses import cross_entropy_backward as cross_entropy_backward
-from tilewright.kernels.matmul import matmul as matmul
 from tilewright.kernels.permute import permute as permute
 from tilewright.kernels.quantized import quantize as quantize
 from tilewright.kernels.quantized import quantized as quantized
@@ -248,6 +247,7 @@ from tilewright.layout import tiled_divide as tiled_divide
 from tilewright.layout import tiled_product as tiled_product
 from tilewright.layout import zipped_divide as zipped_divide
 from tilewright.layout import zipped_product as zipped_product
+from tilewright.products import matmul as matmul
 from tilewright.profile import simulate as simulate
 from tilewright.runtime.pointers import addresses as addresses
 from tilewright.runtime.specs import spec as spec

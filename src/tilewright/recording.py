@@ -1,6 +1,6 @@
 """See which kernels a piece of host code launches: with `record_launches` they run, with `trace_launches` they do not.
 
-`surround_launches` lets somebody act before and after each.
+`surround_launches` lets somebody act before and after each, `prepare_launches` packs them in place of making them.
 
 A launch pays one look at an empty dict for this while nobody records. Only launches of the thread that records are
 seen; those of other threads run as always.
@@ -59,6 +59,7 @@ class _Recording:
     def __init__(self) -> None:
         self.open: list[tuple[list[Recorded], Arch | None]] = []  # the innermost last
         self.around: list[Around] = []
+        self.prepared: list[list[Callable[[], None]]] = []  # the innermost last
         self._is_launching = False
 
     def __call__(self, launcher: Launcher, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -67,6 +68,9 @@ class _Recording:
             return False
         if launcher.kernel.takes_any_number:
             launcher = launcher.kernel.numbered_for(args)[launcher.grid, launcher.block]
+        if self.prepared:
+            self._prepare(launcher, args, kwargs)
+            return True
         for found, arch in reversed(self.open):
             if arch is not None:
                 found.append(_traced(launcher, args, kwargs, arch))
@@ -85,6 +89,13 @@ class _Recording:
         for found, _ in self.open:
             found.append(recorded)
         return True
+
+    def _prepare(self, launcher: Launcher, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self.prepared[-1].append(launcher.prepare(*args, **kwargs))
+        except BaseException:  # what is begun anew after it brings all of its launches again
+            self.prepared[-1].clear()
+            raise
 
 
 @contextlib.contextmanager
@@ -112,6 +123,20 @@ def trace_launches(arch: Arch) -> Iterator[list[Recorded]]:
     """Collect the launches of the body of a `with` without running them: kernels are traced for `arch`, no more."""
     with _recording(arch) as found:
         yield found
+
+
+@contextlib.contextmanager
+def prepare_launches() -> Iterator[list[Callable[[], None]]]:
+    """Prepare the launches of the body of a `with` without making them; no recording sees them."""
+    prepared: list[Callable[[], None]] = []
+    with _recording(None):
+        recording = observers[threading.get_ident()]
+        assert isinstance(recording, _Recording), recording
+        recording.prepared.append(prepared)
+        try:
+            yield prepared
+        finally:
+            recording.prepared.pop()
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tilewright.runtime import cache as cache_module
+from tilewright.runtime import result_store as store_module
 from tilewright.runtime.cache import DiskCache
-from tilewright.tune import store as store_module
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

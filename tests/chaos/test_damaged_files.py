@@ -16,8 +16,8 @@ from tests.helpers.slow import scaled, slow
 import tilewright as tw
 from tilewright.errors import TilewrightWarning
 from tilewright.runtime.cache import DiskCache
-from tilewright.tune.rows import Place, Winner
-from tilewright.tune.store import Store
+from tilewright.runtime.result_rows import Place, Winner
+from tilewright.runtime.result_store import Store
 
 SOURCES = [f"source {n} " + "x" * n for n in range(6)]
 Damage = Callable[[random.Random, list[Path]], object]

@@ -19,8 +19,8 @@ from tilewright.errors import TilewrightWarning, TuningError
 from tilewright.runtime import nvrtc
 from tilewright.runtime.cache import DiskCache
 from tilewright.runtime.entries import pack
-from tilewright.tune.rows import Place, Winner
-from tilewright.tune.store import Store
+from tilewright.runtime.result_rows import Place, Winner
+from tilewright.runtime.result_store import Store
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def test_no_space_for_the_store(tmp_path: Path, chance: random.Random, rounds: i
 
 
 def store_rows_wait() -> list[object]:
-    from tilewright.tune import store as store_module
+    from tilewright.runtime import result_store as store_module
 
     return [row for rows in store_module._kept.values() for row in rows]
 

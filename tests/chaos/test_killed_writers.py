@@ -16,8 +16,8 @@ from tests.helpers.cache_process import environment
 from tests.helpers.slow import scaled, slow
 
 from tilewright.runtime.cache import DiskCache
-from tilewright.tune.rows import Place, Winner
-from tilewright.tune.store import Store
+from tilewright.runtime.result_rows import Place, Winner
+from tilewright.runtime.result_store import Store
 
 pytestmark = needs_fork
 # Large, so that a writer is killed within a write often enough; the ends tell them apart.

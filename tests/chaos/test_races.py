@@ -16,10 +16,10 @@ from tests.chaos.processes import compile_all, forget, kill, needs_fork, start, 
 from tests.helpers.slow import slow
 
 from tilewright.errors import TilewrightWarning
+from tilewright.runtime import result_store as store_module
 from tilewright.runtime.cache import DiskCache
-from tilewright.tune import store as store_module
-from tilewright.tune.rows import Place, Winner, pending_files
-from tilewright.tune.store import Store
+from tilewright.runtime.result_rows import Place, Winner, pending_files
+from tilewright.runtime.result_store import Store
 
 pytestmark = needs_fork
 SOURCES = [f"source {n} " + "x" * (20_000 * n) for n in range(8)]

@@ -22,9 +22,9 @@ from tilewright.recording import record_launches
 from tilewright.runtime import driver
 from tilewright.runtime.cache import DiskCache, default_folder
 from tilewright.runtime.memory import DeviceArray
+from tilewright.runtime.result_store import Store
 from tilewright.suites import sgemm
 from tilewright.suites.report import resources_of
-from tilewright.tune.store import Store
 
 pytestmark = pytest.mark.gpu
 

@@ -16,10 +16,10 @@ from tests.helpers.compilers import needs_nvrtc
 import tilewright as tw
 from tilewright.errors import InternalError
 from tilewright.frames import hiding_frames
+from tilewright.runtime.result_rows import Place, Winner
+from tilewright.runtime.result_store import Store
 from tilewright.schedule import Array, Nest, Role, Target
 from tilewright.source import SourceLocation
-from tilewright.tune.rows import Place, Winner
-from tilewright.tune.store import Store
 
 PACKAGE = os.path.dirname(tw.__file__)
 SHORTENED = pytest.mark.skipif(sys.version_info < (3, 11), reason="tracebacks cannot be shortened before Python 3.11")

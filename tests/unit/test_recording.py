@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.launch import Launcher
-from tilewright.recording import record_launches, trace_launches
+from tilewright.recording import prepare_launches, record_launches, trace_launches
 
 
 @tw.kernel
@@ -86,6 +86,30 @@ def test_kernels_of_any_number_of_arguments() -> None:
     assert len(found) == 1 and found[0].written["c"] is c
     assert [x is y for x, y in zip(found[0].read.values(), (a, b), strict=True)] == [True, True]
     assert len(traced) == 1 and len(traced[0].read) == 1
+
+
+def test_prepared_launches_do_not_run_and_no_recording_sees_them() -> None:
+    a, c = np.ones(64, np.float32), np.zeros(64, np.float32)
+    with record_launches() as found, prepare_launches() as prepared:
+        add_into[2, 32](c, a)
+        add_into[2, 32](c, a, n=3)
+    assert (c == 0).all() and found == []
+    prepared[1]()
+    assert (c == 4).all()
+    add_into[2, 32](c, a)
+    assert (c == 6).all()
+
+
+def test_what_was_prepared_before_a_launch_failed_is_prepared_anew() -> None:
+    a, c = np.ones(64, np.float32), np.zeros(64, np.float32)
+    with prepare_launches() as prepared:
+        add_into[2, 32](c, a)
+        with pytest.raises(tw.TilewrightError):
+            add_into[2, 32](c, "no array")
+        add_into[2, 32](c, a, n=3)
+    for launch in prepared:
+        launch()
+    assert (c == 4).all()
 
 
 def test_nothing_stays_behind() -> None:

@@ -81,6 +81,7 @@ class Explanation:
     is_swapped: bool
     candidates: tuple[Candidate, ...]
     choice: Candidate | None
+    is_found: bool = False  # by `tw.matmul.tune`, not by the model
 
     @property
     def as_read(self) -> Problem:
@@ -114,6 +115,7 @@ class Explanation:
             "machine": {"arch": self.machine.arch.name, "multiprocessors": self.machine.multiprocessors},
             "candidates": [_described(candidate) for candidate in self.candidates],
             "choice": None if self.choice is None else self.candidates.index(self.choice),
+            "found_by_tuning": self.is_found,
         }
 
     def to_json(self) -> str:
@@ -187,7 +189,8 @@ class Explanation:
         if self.choice is None or self.choice.prediction is None:
             return "the result is empty: nothing is launched"
         rate = self.problem.flops / self.choice.prediction.us / 1e6
-        return f"chosen: {self.choice.family.name}, {self.choice.configuration}: {rate:.3g} TFLOP/s predicted"
+        by = "found to be fastest by tw.matmul.tune" if self.is_found else "chosen"
+        return f"{by}: {self.choice.family.name}, {self.choice.configuration}: {rate:.3g} TFLOP/s predicted"
 
 
 _COLUMNS = (

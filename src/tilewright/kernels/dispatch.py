@@ -18,7 +18,9 @@ from tilewright.kernels.choice import all_candidates, fastest, simulated_familie
 from tilewright.kernels.family import Candidate, KernelLaunch
 from tilewright.kernels.model import Machine
 from tilewright.kernels.packing import Packing, maker_of, packing_for
+from tilewright.kernels.problem import Problem
 from tilewright.kernels.results import Maker, maker_for
+from tilewright.kernels.winners import is_forced, winner_among
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import Overlap, overlap_of, share_memory
 from tilewright.runtime.arrays import ALIGNMENT, Adapter, ArrayInfo, Device, adapter_for
@@ -156,9 +158,7 @@ def plan_call(
     packings: tuple[Packing | None, Packing | None] = (None, None)
     if arrangement is not None:
         machine = machine_of(result.device)
-        if candidate is None:
-            families = simulated_families() if isinstance(result.device, str) else None
-            candidate = fastest(problem, machine, all_candidates(problem, machine, families))
+        candidate = candidate or _choose(problem, machine, result.device)
         one_launch = replace(candidate.problem, batch=arrangement.d.shape[2])
         kernel = candidate.family.launch(one_launch, candidate.configuration, machine.arch)
         packings = _packings(arranged, arrangement, candidate.packed, first.library)
@@ -177,6 +177,13 @@ def plan_call(
         kernel,
         make_workspace,
     )
+
+
+def _choose(problem: Problem, machine: Machine, device: Device) -> Candidate:
+    """Return what was measured to be fastest, else what is predicted to be; on the simulator any that is light."""
+    light = isinstance(device, str) and not is_forced()
+    candidates = all_candidates(problem, machine, simulated_families() if light else None)
+    return winner_among(candidates, problem, device) or fastest(problem, machine, candidates)
 
 
 def _uses(arranged: ArrangedProblem, adapters: Sequence[Adapter | None]) -> tuple[Use, ...]:

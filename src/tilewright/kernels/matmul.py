@@ -22,6 +22,9 @@ from tilewright.kernels.model import Machine
 from tilewright.kernels.quantized import Quantized
 from tilewright.kernels.weight_arguments import arrange_weights
 from tilewright.kernels.weights import WeightFormat
+from tilewright.kernels.winners import winner_among
+from tilewright.pickling import Refused
+from tilewright.recording import prepare_launches
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, adapter_for, describe
 from tilewright.runtime.plan import Signature
 from tilewright.trace.host_numbers import NeedsConstant
@@ -179,11 +182,71 @@ class Matmul:
         if arrangement is None:
             return Explanation(problem, machine, 0, False, (), None)
         found = all_candidates(problem, machine)
-        choice = fastest(problem, machine, found)
-        return Explanation(problem, machine, len(arrangement.offsets), arrangement.is_swapped, tuple(found), choice)
+        won = winner_among(found, problem, arranged.inputs.of(OUT).device) if arch is None else None
+        choice = won or fastest(problem, machine, found)
+        launches, is_swapped = len(arrangement.offsets), arrangement.is_swapped
+        return Explanation(problem, machine, launches, is_swapped, tuple(found), choice, won is not None)
+
+    @hiding_frames
+    def prepare(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        out: Any = None,
+        alpha: Any = 1,
+        beta: Any = 0,
+        c: Any = None,
+        bias: Any = None,
+        epilogue: Callable[..., Any] | None = None,
+        out_dtype: Any = None,
+        precision: str | None = None,
+    ) -> PreparedMatmul:
+        """Return this product packed for the driver: calling it computes it, for the driver's time and little more.
+
+        The arguments are those of the call, which is checked and compiled now and computes nothing. Each call of what
+        is returned reads what the arrays hold then, writes `out`, which is made once where none is given, and returns
+        it. Pointers, numbers and the library's current stream are those of now; the arrays are kept alive. What the
+        product needs of memory for itself is made once too, so two calls must not run at the same time on two streams.
+
+        >>> import numpy as np, tilewright as tw
+        >>> a, b = np.eye(2, dtype=np.float32), np.array([[1, 2], [3, 4]], np.float32)
+        >>> product = tw.matmul.prepare(a, b, alpha=2)
+        >>> b[0, 0] = 10
+        >>> product()
+        array([[20.,  4.],
+               [ 6.,  8.]], dtype=float32)
+
+        Raises `ArgumentError` as the call would.
+        """
+        with prepare_launches() as launches:
+            result = self(
+                a, b, out=out, alpha=alpha, beta=beta, c=c, bias=bias, epilogue=epilogue, out_dtype=out_dtype,
+                precision=precision,
+            )  # fmt: skip
+        return PreparedMatmul(result, tuple(launches))
 
     def __repr__(self) -> str:
         return "<function tilewright.matmul>"
+
+
+class PreparedMatmul(Refused):
+    """A product with its arguments packed: a call computes it, on the stream it was prepared for, and gives `out`."""
+
+    _why_no_copy = (
+        "it holds the addresses of the arrays that it was prepared for",
+        "call tw.matmul.prepare where the arrays are",
+    )
+    __slots__ = ("_launches", "out")
+
+    def __init__(self, out: Any, launches: tuple[Callable[[], None], ...]) -> None:
+        self.out = out
+        self._launches = launches
+
+    def __call__(self) -> Any:
+        for launch in self._launches:
+            launch()
+        return self.out
 
 
 def _compute(
@@ -238,6 +301,11 @@ def _compute(
 @lru_cache(maxsize=256)
 def _signature(names: tuple[str, ...]) -> Signature:
     return Signature((*names, *_CONSTANTS), _CONSTANTS, MAX_PLANS)
+
+
+def forget_plans() -> None:
+    """Plan each kind of call anew: what planned it may have changed."""
+    _signature.cache_clear()
 
 
 def _arrange(inputs: Inputs, options: Options, weights: WeightFormat | None) -> ArrangedProblem:

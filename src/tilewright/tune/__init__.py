@@ -6,7 +6,6 @@ compiling     compile candidates ahead, in parallel processes
 results       what a tuning finds: times, and which candidates compute the right result
 trials        trace, compile, check and time candidates: one tuning
 keys          what a result holds for: device, source, kind of the arguments
-rows, store   results on disk
 autotuner     what @tw.autotune makes of a function
 decorator     @tw.autotune
 plans         tune_plan: the best of a grid of parameters for a plan

@@ -18,12 +18,12 @@ from tilewright.pickling import ByName
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.plan import ArgumentPlan, Signature, scalar_type
+from tilewright.runtime.result_rows import Place, Winner
+from tilewright.runtime.result_store import Store
 from tilewright.tune.configs import Config, Extent
 from tilewright.tune.keys import arch_of, arrays_of, fingerprint, is_simulated, key_value, kind_of, ordinal_of
 from tilewright.tune.results import Tuning, as_text, trials_table
-from tilewright.tune.rows import Place, Winner
 from tilewright.tune.space import Space, config_of, listed, searched
-from tilewright.tune.store import Store
 from tilewright.tune.trials import Call, Tuner
 
 _TRIES_ON_SIMULATOR = 64

@@ -11,10 +11,10 @@ from typing import Any
 from tilewright.arguments import function, instance, integer, names, number
 from tilewright.errors import ArgumentError
 from tilewright.launch import Kernel
+from tilewright.runtime.result_store import Store
 from tilewright.tune.autotuner import Autotuned, Settings
 from tilewright.tune.configs import Config
 from tilewright.tune.space import Space
-from tilewright.tune.store import Store
 
 
 def store_of(given: Store | str | os.PathLike[str] | None) -> Store | None:

@@ -25,6 +25,8 @@ from tilewright.profile import Profile
 from tilewright.profile.bounds import bounds_of
 from tilewright.runtime import driver
 from tilewright.runtime.nvrtc import compiler_identity
+from tilewright.runtime.result_rows import Place, Winner
+from tilewright.runtime.result_store import Store
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.package import check_name, kernel_of
 from tilewright.schedule.parameters import get_parameters_from_grid, named_values
@@ -33,9 +35,7 @@ from tilewright.tune.configs import Config
 from tilewright.tune.decorator import store_of
 from tilewright.tune.keys import arch_of, is_simulated, kind_of, ordinal_of
 from tilewright.tune.results import Trial, Tuning, as_text, trial_json
-from tilewright.tune.rows import Place, Winner
 from tilewright.tune.space import listed
-from tilewright.tune.store import Store
 from tilewright.tune.trials import Call, Tuner
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
-from tilewright.tune.rows import Place, Winner
-from tilewright.tune.store import Store
+from tilewright.runtime.result_rows import Place, Winner
+from tilewright.runtime.result_store import Store
 
 PLACE = Place("GPU", "580 (CUDA 13.0)", "abc", "n=4")
 
@@ -81,8 +81,8 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from tilewright.tune.rows import Place, Winner
-from tilewright.tune.store import Store
+from tilewright.runtime.result_rows import Place, Winner
+from tilewright.runtime.result_store import Store
 store = Store(Path(sys.argv[1]))
 for n in range(15):
     store.put(Place("GPU", "d", sys.argv[2], str(n)), Winner(f"BM={n}", n), name="f", trials=[])

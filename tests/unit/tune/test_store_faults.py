@@ -18,9 +18,9 @@ from tests.helpers.cache_process import demand_another_user, open_folder, run_py
 
 import tilewright as tw
 from tilewright.errors import TilewrightWarning
-from tilewright.tune import store as store_module
-from tilewright.tune.rows import Place, Row, Winner, pending_files, row_of, write_pending
-from tilewright.tune.store import Store
+from tilewright.runtime import result_store as store_module
+from tilewright.runtime.result_rows import Place, Row, Winner, pending_files, row_of, write_pending
+from tilewright.runtime.result_store import Store
 
 PLACES = [Place("GPU", "580 (CUDA 13.0)", "abc", f"n={n}") for n in range(4)]
 
@@ -365,7 +365,7 @@ def test_checking_writes(tmp_path: Path) -> None:
 def test_a_read_only_store_is_told_before_the_tuning_and_still_read() -> None:
     demand_another_user()
     script = (
-        "import sys\nfrom tilewright.tune.rows import Place, Winner\nfrom tilewright.tune.store import Store\n"
+        "import sys\nfrom tilewright.runtime.result_rows import Place, Winner\nfrom tilewright.runtime.result_store import Store\n"
         "from tilewright.errors import TuningError\nimport sqlite3, os\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "store = Store(__import__('pathlib').Path(sys.argv[1]))\n"

@@ -17,6 +17,7 @@ from typing import Any
 
 from tilewright.runtime.folders import read_private, replace_private
 
+STORE_FILE = "tuning.sqlite"  # in the folder of the cache
 _PENDING_SUFFIX = ".pending"
 _MAX_PENDING_BYTES = 1 << 26  # of one file; the trials of a long search take less than one MiB
 

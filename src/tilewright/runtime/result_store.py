@@ -23,8 +23,9 @@ from tilewright._version import __version__
 from tilewright.errors import TuningError
 from tilewright.frames import warn_at
 from tilewright.runtime.folders import create_folder, find_folder, reason, remove, shown, write_temporary
-from tilewright.tune.rows import (
+from tilewright.runtime.result_rows import (
     COLUMNS,
+    STORE_FILE,
     Place,
     Row,
     Winner,
@@ -34,7 +35,6 @@ from tilewright.tune.rows import (
     write_pending,
 )
 
-_FILE = "tuning.sqlite"
 _WAIT_SECONDS = 10.0  # for another process that writes; a write takes milliseconds
 # Version 1 had the table "winners", without checksums. It is left as it is: its rows cannot be checked, and a result
 # holds for one release of Tilewright anyway.
@@ -74,7 +74,7 @@ class Store:
     @property
     def path(self) -> Path:
         """The file: where none was given, the one in the cache folder that the environment names now."""
-        return find_folder().path / _FILE if self._path is None else self._path
+        return find_folder().path / STORE_FILE if self._path is None else self._path
 
     def find(self, place: Place) -> Winner | None:
         """Return what won, or None.
