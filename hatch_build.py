@@ -31,6 +31,9 @@ else:
 # The IR, its passes and what runs it: users meet none of it but what the simulator finds.
 INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
 SHOWN = ("tilewright/backends/sim/findings.py",)
+# What reads Python and what speaks to the driver: users meet what packages export, and nothing else of it.
+MOSTLY_INNER = tuple(f"tilewright/{folder}/" for folder in ("frontend", "runtime"))
+WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
 _DATE = (2020, 2, 2, 0, 0, 0)  # hatchling's, so that one source gives one wheel
@@ -65,7 +68,7 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
     shown = exported(files)
     kept = {
-        name: lean(content, name, shown) if is_ours(name) else content
+        name: lean(content, name, shown) if is_ours(name) and name not in WRITTEN_OUT else content
         for name, content in files.items()
         if name not in examples
     }
@@ -140,6 +143,7 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
         else:
             is_private = node.name.startswith("_") and not node.name.endswith("__")
             is_own = shown is not None and isinstance(node, ast.FunctionDef) and id(node) in outermost
+            is_own |= shown is not None and name.startswith(MOSTLY_INNER)
             is_unseen = (is_private or (is_own and node.name not in (shown or ()))) and has_plain_decorators(node)
         if is_inner or is_unseen:
             found.append(node)

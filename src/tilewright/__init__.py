@@ -101,6 +101,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "kernels.grouped": ("grouped_matmul",),
     "kernels.quantized": ("quantized", "quantize"),
     "launch": ("kernel", "Kernel", "static"),
+    "ahead": ("Package",),
     "runtime.specs": ("spec",),
     "runtime.pointers": ("addresses",),
     "tune": ("autotune", "Config", "Space"),

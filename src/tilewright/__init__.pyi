@@ -8,6 +8,7 @@ from tilewright import schedule as schedule
 from tilewright import schedulers as schedulers
 from tilewright import torch as torch
 from tilewright._version import __version__ as __version__
+from tilewright.ahead import Package as Package
 from tilewright.analysis import check as check
 from tilewright.draw import print_typst as print_typst
 from tilewright.dtypes import DType as DType

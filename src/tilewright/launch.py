@@ -9,9 +9,11 @@ arrays live decides the backend: NumPy arrays run on the simulator, CUDA arrays 
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
@@ -520,6 +522,26 @@ class Launcher(LauncherByName, LauncherShown):
     def resources(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Any:
         """Return the compiler's resource report, as `Kernel.resources`, for this block."""
         return self.kernel.resources(*args, arch=arch, block=self.block, **kwargs)
+
+    @hiding_frames
+    def export(
+        self,
+        folder: str | os.PathLike[str],
+        *args: Any,
+        name: str | None = None,
+        archs: Sequence[str] = ("sm_80", "sm_90a"),
+        overwrite: bool = False,
+    ) -> tuple[Path, ...]:
+        """Write the kernel, compiled for arguments or `tw.spec`s in their place, as files that launch it without us.
+
+        This is a `tw.Package` of one function, called as the kernel; `name` is the package's, by default the same. See
+        there for the files, and for what raises `ArgumentError`.
+        """
+        from tilewright.ahead import Package
+
+        package = Package(self.kernel.__name__ if name is None else name, archs=archs)
+        package.add(self, *args)
+        return package.write(folder, overwrite=overwrite)
 
     @hiding_frames
     def lower(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Lowered:

@@ -43,7 +43,7 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
     place = ctypes.addressof(memory) + start
     status = _function(map, cuda)(
         place,
-        _TYPES[f"uint{8 * size}" if map.is_bits else map.dtype.name],
+        element_code(map),
         rank,
         address,
         _array(ctypes.c_uint64, values.extents),
@@ -51,7 +51,7 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
         *_box(map, steps),
         _array(ctypes.c_uint, steps),
         _NOT_INTERLEAVED,
-        _SWIZZLES[map.swizzle],
+        swizzle_code(map),
         _PROMOTED_TO_128_BYTES,
         int(map.nan),
     )
@@ -61,6 +61,16 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
     ]
     driver.check(status, f"encoding the tensor map of {map.buffer.name!r}", details)
     return bytes(memory.raw[start : start + MAP_BYTES])
+
+
+def element_code(map: TensorMap) -> int:
+    """Return the CUtensorMapDataType of what a map copies."""
+    return _TYPES[f"uint{8 * map.dtype.bytes}" if map.is_bits else map.dtype.name]
+
+
+def swizzle_code(map: TensorMap) -> int:
+    """Return the CUtensorMapSwizzle of a map."""
+    return _SWIZZLES[map.swizzle]
 
 
 def _function(map: TensorMap, cuda: Any) -> Any:  # Any: the driver and its functions
