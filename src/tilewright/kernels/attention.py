@@ -20,7 +20,7 @@ from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gr
 from tilewright.kernels.attention_hopper import GRADIENT_HEADS, hopper_gradient_plan, hopper_plan, why_not
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
-from tilewright.kernels.results import host_array
+from tilewright.kernels.results import handing_over, host_array
 from tilewright.kernels.rows import plan_rows
 from tilewright.runtime import driver
 from tilewright.runtime.views import View
@@ -109,6 +109,7 @@ class Problem:
 
 
 @hiding_frames
+@handing_over
 def attention(
     q: Any,
     k: Any,
@@ -231,6 +232,7 @@ def q_and_keys(views: Sequence[View]) -> int:
 
 
 @hiding_frames
+@handing_over
 def attention_backward(
     grad: Any,
     q: Any,

@@ -19,7 +19,7 @@ from tilewright.kernels.family import Candidate, KernelLaunch
 from tilewright.kernels.model import Machine
 from tilewright.kernels.packing import Packing, maker_of, packing_for
 from tilewright.kernels.problem import Problem
-from tilewright.kernels.results import Maker, maker_for
+from tilewright.kernels.results import Maker, adapter_of_results, handed_over, maker_for
 from tilewright.kernels.winners import is_forced, winner_among
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import Overlap, overlap_of, share_memory
@@ -66,6 +66,7 @@ class CallPlan:
     scale: Callable[[Any], Any]
     kernel: KernelLaunch | None
     make_workspace: Maker | None = None
+    hands_over: Callable[[Any], Any] | None = None  # what makes a result that was made for the call JAX's
     # What launches calls like those that were made, by launch and alignments of pointers: from values, without views.
     repeats: dict[Any, Callable[[tuple[Any, ...]], bool] | None] = field(default_factory=dict)
 
@@ -151,7 +152,7 @@ def plan_call(
     first = adapters[A]
     assert first is not None
     result = inputs.of(OUT)
-    adapters[OUT] = adapters[OUT] or first
+    adapters[OUT] = adapters[OUT] or adapter_of_results(first, result.device)
     make = maker_for(first.library, result.shape, result.dtype, result.device) if arrays[OUT] is None else None
     kernel: KernelLaunch | None = None
     make_workspace: Maker | None = None
@@ -176,6 +177,7 @@ def plan_call(
         _SCALES.get(problem.accumulator, float),
         kernel,
         make_workspace,
+        handed_over if make is not None and first.library == "jax" else None,
     )
 
 

@@ -23,7 +23,7 @@ from tilewright.kernels.model import Machine, resident_blocks
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import Plan, plan_for
 from tilewright.kernels.problem import Operand, Problem, Types, types_of
-from tilewright.kernels.results import array_beside, host_array, maker_for
+from tilewright.kernels.results import array_beside, handing_over, host_array, maker_for
 from tilewright.runtime.addresses import may_overlap_itself, range_of, share_memory
 from tilewright.runtime.arrays import ALIGNMENT, ArrayInfo, adapter_for, common_device, describe
 from tilewright.runtime.dlpack import row_major
@@ -75,6 +75,7 @@ class Matrix:
         return kind(i.pointer, self.shape, self.strides, i.dtype, i.device, i.writable, owner, i.stream)
 
 
+@handing_over
 def grouped_matmul(
     a: Any, b: Any, offsets: Any = None, *, out: Any = None, out_dtype: Any = None, precision: str | None = None
 ) -> Any:

@@ -11,6 +11,7 @@ from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.kernels._loss_kernels import cross_entropy_gradient, cross_entropy_rows
 from tilewright.kernels.operands import FLOATS, Operand, check_together, launcher, read, result, rows_of
+from tilewright.kernels.results import handing_over
 from tilewright.kernels.rows import plan_rows
 from tilewright.runtime.views import View
 
@@ -18,6 +19,7 @@ MOST_THREADS = 512  # two blocks of a multiprocessor hide each other's ends
 
 
 @hiding_frames
+@handing_over
 def cross_entropy(
     logits: Any,
     labels: Any,
@@ -67,6 +69,7 @@ def cross_entropy(
 
 
 @hiding_frames
+@handing_over
 def cross_entropy_backward(
     grad: Any,
     logits: Any,

@@ -219,6 +219,12 @@ class Matmul:
 
         Raises `ArgumentError` as the call would.
         """
+        adapter = adapter_for(a)
+        if adapter is not None and adapter.library == "jax" and out is None:
+            raise ArgumentError(
+                "a prepared product writes its result anew at each call, and arrays of JAX never change",
+                help="call tw.matmul, or give an array of another library: out=",
+            )
         with prepare_launches() as launches:
             result = self(
                 a, b, out=out, alpha=alpha, beta=beta, c=c, bias=bias, epilogue=epilogue, out_dtype=out_dtype,
@@ -290,12 +296,12 @@ def _compute(
             return _compute(arrays, found, alpha, beta, out_dtype, precision, weights)
     if found is None:
         planned.run(arrays, values, described, alpha, beta, pointer)
-        return arrays[OUT]
+        return arrays[OUT] if planned.hands_over is None else planned.hands_over(arrays[OUT])
     try:
         planned.run(arrays, values, described, alpha, beta, pointer, found.numbers)
     except NeedsConstant:  # the function did in the kernel what it did not do by itself; nothing is written yet
         return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision, weights)
-    return arrays[OUT]
+    return arrays[OUT] if planned.hands_over is None else planned.hands_over(arrays[OUT])
 
 
 @lru_cache(maxsize=256)

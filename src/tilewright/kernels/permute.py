@@ -15,6 +15,7 @@ from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.kernels._permute_kernels import THREADS, copy_rows, transpose_tiles
 from tilewright.kernels.operands import Operand, Shape, join_modes, launcher, read, result
+from tilewright.kernels.results import handing_over
 from tilewright.runtime.views import View
 
 _BITS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
@@ -110,6 +111,7 @@ def _power(extent: int) -> int:
 
 
 @hiding_frames
+@handing_over
 def permute(x: Any, axes: Sequence[int], *, out: Any = None) -> Any:
     """Return a copy of an array with its modes in the order `axes`, as contiguous memory.
 

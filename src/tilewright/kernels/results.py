@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
-from typing import Any  # Any: arrays of any library
+from typing import Any, TypeVar, cast  # Any: arrays of any library
 
 import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
-from tilewright.runtime.arrays import Device, adapter_for, describe
+from tilewright.runtime.arrays import Adapter, Device, adapter_for, adapter_of_type, describe
 from tilewright.runtime.memory import DeviceArray, copy_to_host
 
 Array = np.ndarray[Any, Any]
 Maker = Callable[[], tuple[Any, int]]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def maker_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device) -> Maker:
@@ -31,6 +33,8 @@ def maker_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device
         return make_numpy
     if library == "torch":
         return _torch_maker(shape, dtype, device)
+    if library == "jax":
+        return _jax_maker(shape, dtype, device)
     if library == "cupy" and isinstance(device, int):
         return _cupy_maker(shape, dtype, device)
     if library == "tilewright" and isinstance(device, int):
@@ -75,6 +79,57 @@ def _cupy_maker(shape: tuple[int, ...], dtype: DType, device: int) -> Maker:
         return made, made.data.ptr
 
     return make
+
+
+class _HostForJax(np.ndarray[Any, Any]):
+    """A result in the CPU's memory that becomes an array of JAX."""
+
+
+class _DeviceForJax(DeviceArray):
+    """A result on a GPU that becomes an array of JAX."""
+
+
+def _jax_maker(shape: tuple[int, ...], dtype: DType, device: Device) -> Maker:
+    """Make memory of our own: arrays of JAX never change. `handed_over` makes them of it, when it is written."""
+
+    def make() -> tuple[Any, int]:
+        if isinstance(device, str):
+            made = np.empty(shape, dtype.numpy).view(_HostForJax)
+            return made, made.ctypes.data
+        held = _DeviceForJax(shape, dtype, ordinal=device)
+        return held, held.pointer
+
+    return make
+
+
+def adapter_of_results(adapter: Adapter, device: Device) -> Adapter:
+    """Return the adapter of what `maker_for` makes for the library of an adapter."""
+    if adapter.library != "jax":
+        return adapter
+    found = adapter_of_type(_HostForJax if isinstance(device, str) else _DeviceForJax)
+    assert found is not None
+    return found
+
+
+def handed_over(result: Any) -> Any:
+    """Return a function's result, or its results, as arrays of the library that they are for."""
+    if isinstance(result, (tuple, list)):
+        return type(result)([handed_over(x) for x in result])
+    if isinstance(result, _HostForJax):
+        return sys.modules["jax"].numpy.asarray(result.view(np.ndarray))
+    if isinstance(result, _DeviceForJax):
+        return sys.modules["jax"].dlpack.from_dlpack(result)
+    return result
+
+
+def handing_over(function: F) -> F:
+    """Make results of a function arrays of the library that they are for: those of JAX are made of what was written."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return handed_over(function(*args, **kwargs))
+
+    return cast("F", call)
 
 
 def host_array(array: Any, name: str) -> Array:

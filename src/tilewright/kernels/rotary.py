@@ -11,11 +11,13 @@ from tilewright.frames import hiding_frames
 from tilewright.kernels._rotary_kernels import rotate
 from tilewright.kernels.arrangement import broadcast_strides
 from tilewright.kernels.operands import Operand, Shape, check_together, join_modes, launcher, read, result
+from tilewright.kernels.results import handing_over
 
 THREADS = 128
 
 
 @hiding_frames
+@handing_over
 def rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, inverse: bool = False, out: Any = None) -> Any:
     """Turn pairs of elements of the last mode by angles: (a, b) becomes (a cos - b sin, b cos + a sin).
 

@@ -20,6 +20,7 @@ from tilewright.kernels._row_gradient_kernels import (
     weight_gradient_long,
 )
 from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, launcher, read, result, rows_of
+from tilewright.kernels.results import handing_over
 from tilewright.kernels.rows import RESIDENT, RowPlan, plan_rows, read_vector
 from tilewright.runtime import driver
 from tilewright.runtime.views import View
@@ -29,6 +30,7 @@ _SIMULATED = 2  # multiprocessors that sums over rows are divided for in the sim
 
 
 @hiding_frames
+@handing_over
 def softmax_backward(grad: Any, result: Any, axis: int = -1, *, out: Any = None) -> Any:
     """Return the gradient of `tw.softmax`'s argument: result * (grad - sum(grad * result)) along the axis.
 
@@ -46,6 +48,7 @@ def softmax_backward(grad: Any, result: Any, axis: int = -1, *, out: Any = None)
 
 
 @hiding_frames
+@handing_over
 def log_softmax_backward(grad: Any, result: Any, axis: int = -1, *, out: Any = None) -> Any:
     """Return the gradient of `tw.log_softmax`'s argument: grad - exp(result) * sum(grad) along the axis.
 
@@ -77,6 +80,7 @@ def _softmax_backward(function: str, grad: Any, y: Any, axis: int, out: Any, is_
 
 
 @hiding_frames
+@handing_over
 def rms_norm_backward(grad: Any, x: Any, scale: Any, weight: Any = None, *, out: Any = None) -> tuple[Any, Any]:
     """Return the gradients of `tw.rms_norm`'s x and weight; the latter is None without a weight.
 
@@ -97,6 +101,7 @@ def rms_norm_backward(grad: Any, x: Any, scale: Any, weight: Any = None, *, out:
 
 
 @hiding_frames
+@handing_over
 def layer_norm_backward(
     grad: Any, x: Any, mean: Any, scale: Any, weight: Any = None, *, out: Any = None, parameters: bool = True
 ) -> tuple[Any, Any, Any]:

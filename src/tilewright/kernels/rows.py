@@ -14,6 +14,7 @@ from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.kernels._row_kernels import norm_held, norm_long, softmax_held, softmax_long
 from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, launcher, read, result, rows_of
+from tilewright.kernels.results import handing_over
 
 BYTES = 64  # of a row that a thread holds
 SMALLEST_BLOCK = 128
@@ -66,6 +67,7 @@ def _plan(rows: Rows, held_bytes: int = BYTES) -> RowPlan:
 
 
 @hiding_frames
+@handing_over
 def softmax(x: Any, axis: int = -1, *, out: Any = None) -> Any:
     """Return exp(x - max(x)) / sum(exp(x - max(x))) along an axis.
 
@@ -90,6 +92,7 @@ def softmax(x: Any, axis: int = -1, *, out: Any = None) -> Any:
 
 
 @hiding_frames
+@handing_over
 def log_softmax(x: Any, axis: int = -1, *, out: Any = None) -> Any:
     """Return x - max(x) - log(sum(exp(x - max(x)))) along an axis.
 
@@ -117,6 +120,7 @@ def _softmax(function: str, x: Any, axis: int, out: Any, is_log: bool) -> Any:
 
 
 @hiding_frames
+@handing_over
 def rms_norm(x: Any, weight: Any = None, *, eps: float | None = None, out: Any = None, statistics: bool = False) -> Any:
     """Return x / sqrt(mean(x^2) + eps) * weight, with means over the last mode.
 
@@ -139,6 +143,7 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float | None = None, out: Any =
 
 
 @hiding_frames
+@handing_over
 def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, out: Any = None, statistics: bool = False
 ) -> Any:

@@ -423,11 +423,12 @@ def _describe_dlpack(array: Any) -> ArrayInfo:
 
 _INTERFACE = Adapter("__cuda_array_interface__", _describe_interface)
 _DLPACK = Adapter("DLPack", _describe_dlpack)
+_JAX = Adapter("jax", _describe_dlpack)
 
 
 def adapter_for(array: object) -> Adapter | None:
     """Return the adapter for an array, or None for what is not an array."""
-    found = _adapter_of_type(cast("Hashable", type(array)))
+    found = adapter_of_type(cast("Hashable", type(array)))
     if found is None and hasattr(array, "__cuda_array_interface__") and not isinstance(array, type):
         return _INTERFACE  # some holders set it on the object, not on the class
     return found
@@ -447,8 +448,16 @@ def _refuse_fake(tensor: Any) -> ArrayInfo:
     )
 
 
+def _refuse_tracer(array: Any) -> ArrayInfo:
+    raise ArgumentError(
+        f"it is a {type(array).__name__}, which JAX traces with and which has no memory",
+        help="call it outside of jax.jit, jax.grad and jax.vmap, with arrays",
+    )
+
+
 @cache
-def _adapter_of_type(kind: type) -> Adapter | None:
+def adapter_of_type(kind: type) -> Adapter | None:
+    """Return the adapter for arrays of a type, or None for what are not arrays."""
     own: Adapter | None = getattr(kind, "__tilewright_adapter__", None)  # a class of views, see views.py
     if own is not None:
         return own
@@ -462,6 +471,9 @@ def _adapter_of_type(kind: type) -> Adapter | None:
             return Adapter("torch._subclasses", _refuse_fake)
         if base.__name__ == "Tensor" and library == "torch":
             return _torch_adapter()
+        if library in ("jax", "jaxlib") and base.__name__ in ("Tracer", "ArrayImpl", "Array"):
+            # Tracers call themselves arrays too, and come first.
+            return Adapter("jax tracer", _refuse_tracer) if base.__name__ == "Tracer" else _JAX
         if base.__name__ == "ndarray" and library == "cupy":
             return _cupy_adapter()
         if base.__name__ == "generic" and library == "numpy":  # NumPy's scalars speak DLPack too

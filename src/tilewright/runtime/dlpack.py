@@ -1,7 +1,8 @@
-"""Read DLPack capsules: the C structures by which array libraries show each other their memory.
+"""Read and make DLPack capsules: the C structures by which array libraries show each other their memory.
 
 A capsule is read and left as it is, under its own name. Its destructor then frees it when the capsule goes,
-so keeping the capsule alive is all that ownership takes.
+so keeping the capsule alive is all that ownership takes. One that is made keeps the memory's owner until whoever takes
+it has called its deleter, or until it goes untaken.
 """
 
 from __future__ import annotations
@@ -64,6 +65,56 @@ _is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _get_pointer.restype = ctypes.c_void_p
+
+
+_new = ctypes.pythonapi.PyCapsule_New
+_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_new.restype = ctypes.py_object
+_is_valid_at = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_pointer_at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_NAME = b"dltensor"  # capsules keep a pointer to it
+_handed_out: dict[int, object] = {}  # by the address of the structure: it, its shape, and the owner of the memory
+
+
+def _delete(address: int) -> None:
+    """Let go of what a capsule holds: whoever took it is done."""
+    _handed_out.pop(address, None)
+
+
+def _forget_untaken(capsule: int) -> None:
+    """Let go of what a capsule holds that nobody took: who takes one renames it.
+
+    It goes by the capsule's address: as an object it is gone already, and must not be counted again.
+    """
+    if _is_valid_at(capsule, _NAME):
+        _handed_out.pop(int(_pointer_at(capsule, _NAME)), None)
+
+
+# As C calls them; these objects stay, as capsules keep pointers to them.
+_DELETE, _FORGET_UNTAKEN = (ctypes.CFUNCTYPE(None, ctypes.c_void_p)(each) for each in (_delete, _forget_untaken))
+
+
+def make_capsule(pointer: int, shape: tuple[int, ...], dtype: DType, kind: int, ordinal: int, owner: object) -> object:
+    """Return a capsule of a row-major array; `kind` is the protocol's number of the device's kind."""
+    plain = 2 if dtype.is_float else 0 if dtype.is_signed else 1
+    code = next((code for (code, _), of in _BY_CODE_AND_BITS.items() if of is dtype), plain)
+    extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+    managed = _Managed(
+        _Tensor(
+            pointer, _Device(kind, ordinal), len(shape), _DataType(code, dtype.bits, 1),
+            ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64)), None, 0,
+        ),
+        None,
+        ctypes.cast(_DELETE, ctypes.c_void_p),
+    )  # fmt: skip
+    address = ctypes.addressof(managed)
+    _handed_out[address] = managed, extents, owner
+    capsule: object = _new(address, _NAME, ctypes.cast(_FORGET_UNTAKEN, ctypes.c_void_p))
+    return capsule
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tilewright.dtypes import dtype as dtype_of
 from tilewright.errors import ArgumentError
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.dlpack import row_major
+from tilewright.runtime.dlpack import CUDA_KINDS, make_capsule, row_major
 
 
 class DeviceArray:
@@ -69,6 +69,15 @@ class DeviceArray:
             )
         driver.check(status, "copying an array from the device")
         return result
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA_KINDS[0], self.ordinal
+
+    def __dlpack__(self, *, stream: int | None = None, **others: object) -> object:
+        """Return a DLPack capsule, after all work on the default stream is done; it keeps the memory."""
+        with driver.device_context(self.ordinal):
+            driver.check(driver.library().cuStreamSynchronize(ctypes.c_void_p(0)), "waiting for the default stream")
+        return make_capsule(self.pointer, self.shape, self.dtype, *self.__dlpack_device__(), self)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

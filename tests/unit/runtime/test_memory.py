@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +11,7 @@ from tests.unit.runtime.conftest import FakeCuda
 from tilewright.dtypes import bfloat16, float32
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.dlpack import _handed_out, make_capsule
 from tilewright.runtime.memory import DeviceArray, Event
 from tilewright.runtime.plan import Signature
 
@@ -63,3 +65,42 @@ def test_time_between_events(fake_cuda: FakeCuda) -> None:
     start.record()
     end.record(5)
     assert start.seconds_until(end) == 0.0015
+
+
+class Shown:
+    """Memory that is shown by a capsule of ours, as one on the CPU."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **options: object) -> object:
+        info = describe(self.array)
+        assert info is not None
+        return make_capsule(info.pointer, info.shape, info.dtype, 1, 0, self)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.float64, np.int8, np.uint16, np.int64, np.bool_])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (0, 5)])
+def test_a_capsule_shows_an_array(kind: type, shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(kind)
+    found = np.from_dlpack(Shown(array))
+    assert found.dtype == array.dtype and found.shape == shape
+    np.testing.assert_array_equal(found, array)
+
+
+def test_a_capsule_keeps_memory_until_it_is_let_go_of() -> None:
+    for take in (True, False):
+        shown = Shown(np.ones(1000, np.float32))
+        gone, count = weakref.ref(shown), len(_handed_out)
+        held = np.from_dlpack(shown) if take else shown.__dlpack__()
+        del shown
+        gc.collect()
+        assert gone() is not None and len(_handed_out) == count + 1
+        if take:
+            assert (held[::2] == 1).all()
+        del held
+        gc.collect()
+        assert gone() is None and len(_handed_out) == count
