@@ -146,7 +146,7 @@ def expected(variant, args, stream=0):
     for number, (each, values) in enumerate(lowered.map_values(find).items(), 1):
         pointer = given[next(p.argument for p in variant.slots if p.target is each.buffer.root)][0]
         size, steps = each.dtype.bytes, each.steps or (1,) * each.rank
-        kind = {"bfloat16": 9, "float16": 6, "float32": 7, "int32": 3}[each.dtype.name]
+        kind = {"bfloat16": 9, "float16": 6, "float32": 7, "int32": 3, "float8_e4m3fn": 0}[each.dtype.name]
         swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[each.swizzle]
         address = values.check_address(each, pointer)
         boxes = "".join(

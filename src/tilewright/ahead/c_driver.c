@@ -157,7 +157,7 @@ typedef struct mode {
 } mode;
 
 /* The first and the last byte of an array, from its first element on; of an array without elements, none. */
-static void reach(const array *x, int rank, int64_t bytes, int64_t *low, int64_t *high) {
+static inline void reach(const array *x, int rank, int64_t bytes, int64_t *low, int64_t *high) {
     *low = 0, *high = bytes;
     for (int n = 0; n < rank; n++) {
         const int64_t step = (x->shape[n] - 1) * x->strides[n] * bytes;
@@ -167,7 +167,7 @@ static void reach(const array *x, int rank, int64_t bytes, int64_t *low, int64_t
     }
 }
 
-static int check_array(
+static inline int check_array(
     const char *function, const char *name, const array *x, int rank, const mode *modes, int64_t bytes, int alignment, int is_wide
 ) {
     if (x == NULL) return refuse("%s: %s is NULL", function, name);
@@ -194,7 +194,8 @@ static int check_array(
     return 0;
 }
 
-static int check_apart(
+/* Inline, as are those below that a package may do without: so that no compiler warns of them. */
+static inline int check_apart(
     const char *function, const char *read_name, const array *read, int read_rank, int64_t read_bytes,
     const char *written_name, const array *written, int written_rank, int64_t written_bytes
 ) {
@@ -208,7 +209,7 @@ static int check_apart(
 }
 
 /* Looks at the grid of a launch: `most` are the limits of its axes, and clusters divide it. */
-static int check_blocks(const char *function, const int64_t *blocks, const int64_t *most, const int *cluster) {
+static inline int check_blocks(const char *function, const int64_t *blocks, const int64_t *most, const int *cluster) {
     for (int axis = 0; axis < 3; axis++) {
         if (blocks[axis] < 0 || blocks[axis] > most[axis])
             return refuse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -231,7 +232,10 @@ class _Launch:
         name = f"launch_{self.function.name}_{self.variant.arch.name}"
         head = f"static int {name}({', '.join(['machine_code *code, int device', *taken, 'void *stream'])}) {{"
         body = [*self._requirements(), *self._grid(), *self._shared(), *self._maps(), *self._parameters()]
-        return [head, *(f"    {line}" if line else "" for line in [*body, *self._call()]), "}"]
+        body += self._call()
+        words = set(re.findall(r"\w+", "\n".join(body)))
+        idle = [f"(void){x.name};" for x in self.function.arguments if x.name not in words]
+        return [head, *(f"    {line}" if line else "" for line in [*idle, *body]), "}"]
 
     def _requirements(self) -> list[str]:
         lines = []

@@ -332,3 +332,15 @@ def test_the_loader_rounds_as_numpy_and_divides_as_c(tmp_path, monkeypatch):
             bits = np.dtype(kind).itemsize * 8
             assert loader.reduced(x, bits, kind(0).dtype.kind == "i") == np.int64(x).astype(kind)
     del sys.modules["rounding"]
+
+
+@tw.kernel
+def scale_in_place(x, unused: tw.float32):
+    x[tw.thread_idx.x] = 2 * x[tw.thread_idx.x]
+
+
+def test_the_c_text_has_no_warnings_where_a_kernel_reads_nothing_else(tmp_path):
+    package = tw.Package("lone", archs=["sm_90a"])
+    package.add(scale_in_place[1, 32], vector, 1.0)
+    package.write(tmp_path)
+    build_library(tmp_path, "lone")
