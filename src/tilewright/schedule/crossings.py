@@ -41,6 +41,23 @@ class _Bound:
         return self.unit.name.startswith("THREAD")
 
 
+class _Known:
+    """Answers of one question: accesses of the same elements by several statements ask for the same systems.
+
+    `work` is what the questions about a pair share; an answer that is known costs none of it.
+    """
+
+    def __init__(self) -> None:
+        self.work = Work(LIMIT)
+        self._answers: dict[System[Variable], Values | None] = {}
+
+    def solve(self, system: System[Variable]) -> Values | None:
+        """Return integers that meet a system's conditions, or None. Raises `UndecidedError`."""
+        if system not in self._answers:
+            self._answers[system] = system.solve(self.work)
+        return self._answers[system]
+
+
 def crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> tuple[Crossing, ...]:
     """Return what two threads of a block access in different iterations of a serial loop.
 
@@ -51,12 +68,13 @@ def crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> tuple[Crossing, 
     """
     bound = [_Bound(loop, binding.unit) for binding in bindings for loop in binding.loops if loop.trips != 1]
     found: list[Crossing] = []
+    known = _Known()
     for pair in pairs(nest) if bound else ():
         indices: dict[Index, None] = {}
-        meets, work = pair.meets(), Work(LIMIT)
+        meets, known.work = pair.meets(), Work(LIMIT)
         for one in bound:
             try:
-                indices.update((index, None) for index in _separating(nest, bound, one, pair, meets, work))
+                indices.update((index, None) for index in _separating(nest, bound, one, pair, meets, known))
             except UndecidedError:
                 raise pair.undecided(
                     f"{one.loop.index} cannot be bound to {one.unit.name}", "access one element at the same time"
@@ -66,13 +84,13 @@ def crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> tuple[Crossing, 
 
 
 def _separating(
-    nest: LoopNest, bound: list[_Bound], one: _Bound, pair: Pair, meets: System[Variable], work: Work
+    nest: LoopNest, bound: list[_Bound], one: _Bound, pair: Pair, meets: System[Variable], known: _Known
 ) -> Iterator[Index]:
     """Yield the serial loops that separate the accesses of a pair by different iterations of a bound loop."""
     low, high = iterations(one.loop)
     for mine, other in [(low, high)] if pair.is_of_one_case else [(low, high), (high, low)]:
         system = is_before(meets, mine, other)
-        values = system.solve(work)
+        values = known.solve(system)
         if values is None:
             continue
         if not one.is_ordered:
@@ -87,20 +105,20 @@ def _separating(
             first, second = iterations(loop)
             for before, after, is_first in ((first, second, True), (second, first, False)):
                 apart = is_before(system, before, after)
-                if loop.trips == 1 or apart.solve(work) is None:
+                if loop.trips == 1 or known.solve(apart) is None:
                     continue
-                values = None if pair.is_of_one_reduction else _reversed(nest, bound, loop, apart, is_first, work)
+                values = None if pair.is_of_one_reduction else _reversed(nest, bound, loop, apart, is_first, known)
                 if values is not None:
                     raise pair.unknown() or _in_another_order(pair, one, loop, values)
                 yield loop.index
             system = system.equal(*difference(first, second))
-        values = system.solve(work)
+        values = known.solve(system)
         if values is not None:
             raise pair.unknown() or _at_the_same_time(pair, one, values)
 
 
 def _reversed(
-    nest: LoopNest, bound: list[_Bound], serial: Loop, system: System[Variable], is_first: bool, work: Work
+    nest: LoopNest, bound: list[_Bound], serial: Loop, system: System[Variable], is_first: bool, known: _Known
 ) -> Values | None:
     """Return where threads outside of a serial loop had the accesses declared in another order than it has them.
 
@@ -112,7 +130,7 @@ def _reversed(
         if loop not in threads:
             continue
         first, second = iterations(loop)
-        values = (is_before(system, second, first) if is_first else is_before(system, first, second)).solve(work)
+        values = known.solve(is_before(system, second, first) if is_first else is_before(system, first, second))
         if values is not None:
             return values
         system = system.equal(*difference(first, second))
