@@ -35,6 +35,8 @@ def shown(conf: ModuleType, text: str, page: str = "language") -> str:
         "### `kernel '...' is launched as kernel[grid, block](...), got kernel[...]`",
         "```python\nadd[4, 256](out, a, b)\n```\n",
         "~~~text\nsoftmax[(rows,)](y, x)\n~~~\n",
+        "````{py:function} tw.f\n\n```python\nadd[4, 256](out)\n```\n\n```text\n1\n```\n````\n",
+        "as in\n\n    >>> add[4, 256](out)\n    ... more[1](out)\n",
     ],
 )
 def test_code_stays_as_it_is(conf: ModuleType, code: str) -> None:
