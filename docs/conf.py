@@ -53,7 +53,8 @@ html_css_files = ["site.css"]
 # Code is left as it is, in a line, in a fence of any width, and at a prompt: `kernel[grid, block](x)` is not a link.
 _FENCES = re.compile(r"^(?P<fence>`{3,}|~{3,})[^\n]*\n.*?^(?P=fence)[ \t]*$", re.S | re.M)
 _OUTSIDE = re.compile(
-    r"(?m:^ *(?:>>>|\.\.\.) .*$)|`(?:[^`\n]|\n(?!\n))+`|(?<!!)\[(?P<text>[^\]\n]*(?:\n[^\]\n]*)?)\]\((?P<path>(?!https?:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)"
+    r"(?m:^ *(?:>>>|\.\.\.) .*$|^ {4,}.*$)|`(?:[^`\n]|\n(?!\n))+`"
+    r"|(?<!!)\[(?P<text>[^\]\n]*(?:\n[^\]\n]*)?)\]\((?P<path>(?!https?:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)"
 )
 
 

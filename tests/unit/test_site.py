@@ -37,6 +37,7 @@ def shown(conf: ModuleType, text: str, page: str = "language") -> str:
         "~~~text\nsoftmax[(rows,)](y, x)\n~~~\n",
         "````{py:function} tw.f\n\n```python\nadd[4, 256](out)\n```\n\n```text\n1\n```\n````\n",
         "as in\n\n    >>> add[4, 256](out)\n    ... more[1](out)\n",
+        "a listing\n\n    grouped[len(As), 128](tw.addresses(As), n)\n",
     ],
 )
 def test_code_stays_as_it_is(conf: ModuleType, code: str) -> None:
