@@ -40,8 +40,9 @@ html_theme_options: dict[str, Any] = {
     "navbar_end": ["theme-switcher"],
     "footer_start": ["copyright"],
     "footer_end": [],
-    # The comparison's table has a column for each library, and takes the place of the page's contents.
-    "secondary_sidebar_items": {"**": ["page-toc"], "comparison": []},
+    # The comparison's table has a column for each library, and takes the place of the page's contents; names are wider
+    # than that place.
+    "secondary_sidebar_items": {"**": ["page-toc"], "comparison": [], "names_by_example": []},
     "header_links_before_dropdown": 7,
     "navbar_persistent": ["search-button"],  # a sign, not a field: the links take its place
 }
