@@ -40,8 +40,9 @@ html_theme_options: dict[str, Any] = {
     "navbar_end": ["theme-switcher"],
     "footer_start": ["copyright"],
     "footer_end": [],
-    # The comparison's table has a column for each library, and takes the place of the page's contents.
-    "secondary_sidebar_items": {"**": ["page-toc"], "comparison": []},
+    # The comparison's table has a column for each library, and takes the place of the page's contents; names are wider
+    # than that place.
+    "secondary_sidebar_items": {"**": ["page-toc"], "comparison": [], "names_by_example": []},
     "header_links_before_dropdown": 7,
     "navbar_persistent": ["search-button"],  # a sign, not a field: the links take its place
 }
@@ -50,9 +51,11 @@ html_static_path = ["site"]
 html_css_files = ["site.css"]
 
 # Links of pages to files of the repository: what is no page of the site is shown as a name.
-# Code in a line is left as it is: `kernel[grid, block](x)` is not a link.
+# Code is left as it is, in a line, in a fence of any width, and at a prompt: `kernel[grid, block](x)` is not a link.
+_FENCES = re.compile(r"^(?P<fence>`{3,}|~{3,})[^\n]*\n.*?^(?P=fence)[ \t]*$", re.S | re.M)
 _OUTSIDE = re.compile(
-    r"`(?:[^`\n]|\n(?!\n))+`|(?<!!)\[(?P<text>[^\]\n]*(?:\n[^\]\n]*)?)\]\((?P<path>(?!https?:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)"
+    r"(?m:^ *(?:>>>|\.\.\.) .*$|^ {4,}.*$)|`(?:[^`\n]|\n(?!\n))+`"
+    r"|(?<!!)\[(?P<text>[^\]\n]*(?:\n[^\]\n]*)?)\]\((?P<path>(?!https?:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)"
 )
 
 
@@ -66,8 +69,11 @@ def _without_files(app: Any, docname: str, source: list[str]) -> None:  # Any: S
         is_page = target.suffix == ".md" and target.is_relative_to(DOCS) and target.name != "README.md"
         return match[0] if is_page or target.suffix in (".svg", ".ipynb") else match["text"]
 
-    parts = re.split(r"(^```.*?^```|^~~~.*?^~~~)", source[0], flags=re.S | re.M)
-    source[0] = "".join(part if n % 2 else _OUTSIDE.sub(replaced, part) for n, part in enumerate(parts))
+    text, parts, end = source[0], [], 0
+    for fence in _FENCES.finditer(text):
+        parts += [_OUTSIDE.sub(replaced, text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    source[0] = "".join([*parts, _OUTSIDE.sub(replaced, text[end:])])
 
 
 def setup(app: Any) -> None:  # Any: Sphinx's application

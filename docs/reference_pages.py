@@ -13,6 +13,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,33 @@ class Page:
 
 # Groups of the names of `tilewright`, by the module each comes from; in this order, and in theirs.
 _GROUPS = {
-    "kernels": ("Kernels and launches", ("launch", "runtime.specs", "runtime.pointers", "profile", "analysis")),
+    "kernels": (
+        "Kernels and launches",
+        ("launch", "ahead", "runtime.specs", "runtime.pointers", "profile", "analysis"),
+    ),
     "language": ("Inside a kernel", ("language",)),
     "tensors": ("Tensors, tiled copies and products", ("tensors", "tiled")),
     "layouts": ("Layouts", ("layout",)),
-    "matmul": ("Matrix products", ("kernels.matmul", "kernels.quantized", "kernels.grouped")),
+    "matmul": ("Matrix products", ("products", "kernels.quantized", "kernels.grouped")),
     "operators": (
         "Operators",
-        ("kernels.rows", "kernels.permute", "kernels.row_gradients", "kernels.losses", "kernels.rotary"),
+        (
+            "kernels.rows",
+            "kernels.permute",
+            "kernels.row_gradients",
+            "kernels.losses",
+            "kernels.rotary",
+            "kernels.attention",
+        ),
     ),
     "tuning": ("Tuning", ("tune",)),
     "types": ("Element types", ("dtypes",)),
     "errors": ("Errors", ("errors",)),
 }
 _SUBMODULES = ("schedule", "schedulers", "layout", "draw", "bench", "atoms")
+
+# Programs for names whose docstrings have none: what a kernel calls is shown in a kernel.
+_EXAMPLES = Path(__file__).parent / "names_by_example.md"
 
 # Modules that need a library which may be missing here: what they hold is read from their source.
 READ_FROM_SOURCE = ("tilewright.torch", "tilewright.torch.nn")
@@ -106,10 +120,21 @@ def _entry(page: Page, name: str, value: Any) -> str:  # Any: what the package e
     kind = "class" if inspect.isclass(value) else "function" if callable(value) and signature else "data"
     lines.append(f"````{{py:{kind}}} {short}.{name}{signature if kind != 'data' else ''}\n")
     doc = inspect.getdoc(value) if callable(value) or type(value).__module__.startswith("tilewright") else ""
-    lines += [_fenced(doc or ""), "````\n"]
+    example = "" if ">>>" in (doc or "") else examples().get(f"{short}.{name}", "")
+    lines += [_fenced(doc or ""), *([f"\n{example}"] if example else []), "````\n"]
     if inspect.isclass(value):
         lines += [_member(f"{short}.{name}", member, found) for member, found in _members(value)]
     return "\n".join(lines)
+
+
+@cache
+def examples() -> dict[str, str]:
+    """Return the program of each name that `names_by_example.md` has one for, with what it prints, as Markdown."""
+    found: dict[str, str] = {}
+    for part in re.split(r"^## ", _EXAMPLES.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        heading, _, program = part.partition("\n")
+        found |= {name: program.strip("\n") for name in re.findall(r"`([\w.]+)`", heading)}
+    return found
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:

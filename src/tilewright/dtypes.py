@@ -112,7 +112,7 @@ class DType:
         return self.name
 
     def __repr__(self) -> str:
-        return f"tw.{self.name}"
+        return f"tw.{'bool_' if self.name == 'bool' else self.name}"  # what a user writes
 
 
 # Makes a device number of a Python or NumPy number where a kernel is being traced, and returns None elsewhere. The

@@ -92,6 +92,12 @@ def test_element_type_that_does_not_convert():
     unchanged(dst, lambda: increase[1, 4](dst, floats(4)))
 
 
+def test_the_help_names_a_type_that_users_have() -> None:
+    with pytest.raises(tw.LanguageError, match=r"and an int32 is not converted") as caught:
+        increase[1, 4](np.zeros(4, np.bool_), np.zeros(4, np.int32))
+    assert caught.value.help == f"write value.to({tw.bool_!r})" == "write value.to(tw.bool_)"
+
+
 @refused(
     tw.ArgumentError,
     """

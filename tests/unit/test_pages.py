@@ -26,6 +26,7 @@ PAGES = {
     "how_to/ship_a_cubin.md": 3,
     "how_to/test_without_a_gpu.md": 2,
     "how_to/tune.md": 4,
+    "names_by_example.md": 70,
     "simulator.md": 1,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 from types import ModuleType
 
@@ -34,6 +35,9 @@ def shown(conf: ModuleType, text: str, page: str = "language") -> str:
         "### `kernel '...' is launched as kernel[grid, block](...), got kernel[...]`",
         "```python\nadd[4, 256](out, a, b)\n```\n",
         "~~~text\nsoftmax[(rows,)](y, x)\n~~~\n",
+        "````{py:function} tw.f\n\n```python\nadd[4, 256](out)\n```\n\n```text\n1\n```\n````\n",
+        "as in\n\n    >>> add[4, 256](out)\n    ... more[1](out)\n",
+        "a listing\n\n    grouped[len(As), 128](tw.addresses(As), n)\n",
     ],
 )
 def test_code_stays_as_it_is(conf: ModuleType, code: str) -> None:
@@ -65,6 +69,43 @@ def test_every_page_is_in_a_table_of_contents() -> None:
                 }
     pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
     assert sorted(page for page in pages - listed if not page.startswith("reference/")) == []
+
+
+# Names that nothing can be run for here: what they hold or raise takes a GPU, a broken file or a fault of ours.
+WITHOUT_EXAMPLES = {
+    *("tw.CompileError", "tw.DeviceError", "tw.TuningError", "tw.InternalError", "tw.make_tensor_map"),
+    *(f"tw.bench.{name}" for name in ("Comparison", "Occupancy", "Race", "Timing", "compare", "do_bench", "time_runs")),
+    "tw.layout.DynamicInt",
+}
+
+
+def test_every_public_function_and_class_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its docstring or in `names_by_example.md`, whose programs `test_pages.py` runs."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    reference = importlib.import_module("reference_pages")
+    without = set()
+    for page in reference.pages():
+        module = importlib.import_module(page.module)
+        for name in page.names:
+            value, full = getattr(module, name), f"{page.module.replace('tilewright', 'tw')}.{name}"
+            if not inspect.ismodule(value) and callable(value) and ">>>" not in (inspect.getdoc(value) or ""):
+                without |= {full} - reference.examples().keys()
+                assert full not in reference.examples() or reference.examples()[full] in reference._entry(
+                    page, name, value
+                )
+    assert without == WITHOUT_EXAMPLES
+
+
+def test_an_example_uses_the_names_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    reference = importlib.import_module("reference_pages")
+    # Types are met as what a call returns.
+    missing = {
+        name
+        for name, program in reference.examples().items()
+        if name.rpartition(".")[2][0].islower() and not re.search(rf"\b{name.rpartition('.')[2]}\b", program)
+    }
+    assert missing == set()
 
 
 def test_the_reference_has_what_is_read_from_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -438,7 +438,7 @@ def scalar_type(value: object) -> DType | None:
     """Return the type in which a kernel gets a number, or None for what is not a number.
 
     >>> scalar_type(3), scalar_type(2**40), scalar_type(0.5), scalar_type(True)
-    (tw.int32, tw.int32, tw.float32, tw.bool)
+    (tw.int32, tw.int32, tw.float32, tw.bool_)
 
     A Python int is the 32-bit kind here; whether it fits is seen from its value, call by call.
     """

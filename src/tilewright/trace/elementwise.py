@@ -208,9 +208,10 @@ def stores_implicitly(source: DType, target: DType) -> bool:
 def demand_conversion(source: DType, target: DType, name: str) -> None:
     """Refuse to store a type in a tensor to which it is not converted implicitly."""
     if not stores_implicitly(source, target):
+        article = "an" if source.name.startswith("int") else "a"
         raise LanguageError(
-            f"{name or 'the tensor'} is {target}, and a {source} is not converted to it implicitly",
-            help=f"write value.to(tw.{target})",
+            f"{name or 'the tensor'} is {target}, and {article} {source} is not converted to it implicitly",
+            help=f"write value.to({target!r})",
         )
 
 

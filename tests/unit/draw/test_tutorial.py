@@ -23,6 +23,7 @@ PAGES = {
     "layouts.md": 40,
     "tensorcores.md": 30,
     "matmul.md": 10,
+    "coming_from_cute.md": 7,
     "coming_from_triton.md": 8,
     "coming_from_cuda.md": 6,
     "coming_from_numba.md": 8,
