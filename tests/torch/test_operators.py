@@ -249,3 +249,12 @@ def test_a_backward_function_answers_for_inputs() -> None:
     made.backward(lambda grad: {"z": grad})
     with refused("the backward function of tests::three names 'z', which is not a parameter"):
         made(x, Y).sum().backward()
+
+
+@pytest.mark.parametrize("order", ["first", "second"])
+def test_tensors_on_meta_beside_others_are_refused(order: str) -> None:
+    x, other = torch.ones(3), torch.ones(3, device="meta")
+    pair = (other, x) if order == "first" else (x, other)
+    with pytest.raises(tw.ArgumentError, match="tensors of tests::product are on different devices: argument 0 is on"):
+        product(*pair)
+    assert product(other, other).device.type == "meta"

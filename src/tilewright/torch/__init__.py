@@ -8,6 +8,7 @@ from __future__ import annotations
 from tilewright.torch import nn as nn
 from tilewright.torch.fused_attention import attention as attention
 from tilewright.torch.fused_attention import scaled_dot_product_attention as scaled_dot_product_attention
+from tilewright.torch.groups import grouped_matmul as grouped_matmul
 from tilewright.torch.losses import cross_entropy as cross_entropy
 from tilewright.torch.moves import permute as permute
 from tilewright.torch.operators import Operator as Operator
@@ -24,7 +25,7 @@ from tilewright.torch.rows import rms_norm as rms_norm
 from tilewright.torch.rows import softmax as softmax
 
 __all__ = [
-    "op", "Operator", "matmul", "matmul_operator", "softmax", "log_softmax", "rms_norm", "layer_norm", "permute",
-    "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
+    "op", "Operator", "matmul", "matmul_operator", "grouped_matmul", "softmax", "log_softmax", "rms_norm", "layer_norm",
+    "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
     "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

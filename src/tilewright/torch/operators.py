@@ -54,7 +54,7 @@ class Operator(Generic[P, R]):
         self._results = len(self.overload._schema.returns)
         rule = self._rule
         if rule is not None:
-            self._definition.register_fake(rule)
+            self._definition.register_fake(functools.partial(_on_one_device, name, rule))
         elif self._results:
             raise ArgumentError(
                 f"{name} returns tensors, and nothing says of what shape",
@@ -62,7 +62,7 @@ class Operator(Generic[P, R]):
                 "empty tensors",
             )
         else:
-            self._definition.register_fake(lambda *args, **keywords: None)
+            self._definition.register_fake(functools.partial(_on_one_device, name, lambda *args, **keywords: None))
         self._function: Any = None  # Any: a torch.autograd.Function, where there are gradients
         self._vmap = None if vmap is None else _vmap_rule(self, vmap)
         if self._vmap is not None:
@@ -263,6 +263,27 @@ def _rule(name: str, function: Callable[..., Any], signature: inspect.Signature,
         return made[0] if isinstance(shape, str) else made
 
     return like
+
+
+def _on_one_device(name: str, rule: _Rule, *args: Any, **keywords: Any) -> Any:
+    """Apply the rule, unless tensors with memory are beside some on "meta".
+
+    torch's dispatcher calls the rule in place of the function as soon as one tensor is on "meta", and a result with
+    memory would come back with whatever that held.
+    """
+    devices: dict[str, str] = {}  # kinds of devices, with an argument on each
+    positions = ((f"argument {place}", x) for place, x in enumerate(args))
+    for where, given in (*positions, *keywords.items()):
+        for x in given if isinstance(given, (list, tuple)) else (given,):
+            if isinstance(x, torch.Tensor):
+                devices.setdefault(x.device.type, where)
+    if "meta" in devices and len(devices) > 1:
+        places = ", ".join(f"{where} is on {device}" for device, where in devices.items())
+        raise ArgumentError(
+            f"the tensors of {name} are on different devices: {places}",
+            help='tensors on "meta" have no memory; move all of them to one device',
+        )
+    return rule(*args, **keywords)
 
 
 class _Backward:

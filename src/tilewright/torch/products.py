@@ -128,7 +128,7 @@ def matmul_operator(
     if epilogue or residual is not None:
         operands = {n: x for n, x in (("gate", gate), ("residual", residual)) if x is not None}
         function = functools.partial(finish, function=epilogue, **operands)
-    precise = (precision or _precision_of_torch()) if a.dtype == torch.float32 else None
+    precise = (precision or precision_of_torch()) if a.dtype == torch.float32 else None
     with torch.no_grad():  # gradients are the operator's, not the kernel's
         found: torch.Tensor = tilewright.matmul(
             a, b, bias=bias, epilogue=function, out_dtype=out_dtype, precision=precise
@@ -176,7 +176,8 @@ def _matmul_backward(
     return found
 
 
-def _precision_of_torch() -> str:
+def precision_of_torch() -> str:
+    """Return the precision of float32 products that torch is set to."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
