@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.one_family import only
 
 import tilewright as tw
 from tilewright.errors import ArgumentError
+from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.kernels.matmul import _signature
 from tilewright.kernels.multistage import Multistage
 
@@ -85,8 +88,6 @@ def test_no_k_and_what_is_not_finite() -> None:
 
 def test_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of splits are scaled once, after they are added."""
-    from dataclasses import replace
-
     of = Multistage.configurations
     _signature.cache_clear()
     monkeypatch.setattr(
@@ -97,6 +98,18 @@ def test_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tw.matmul(a, b, scale_a=scale_a, scale_b=scale_b, bias=np.ones(24, np.float32), out_dtype=tw.float32)
     _signature.cache_clear()
     assert np.array_equal(found, scale_a * scale_b * exact(a, b) + 1)
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["D", "D^T"])
+def test_hopper(swapped: bool) -> None:
+    """Roles, TMA and promoted sums; D^T for few rows, which makes columns of rows."""
+    a, b = small(1, (9 if swapped else 130, 256)), small(2, (140, 256)).T
+    scale_a, scale_b, bias = powers(3, (len(a), 1)), powers(4, (1, 140)), small(5, (140,), np.float32)
+    tile = (16, 128, 128) if swapped else (128, 128, 128)
+    with only(HopperConfiguration(tile, (8, 1), 3, is_swapped=swapped), 2) as family:
+        found = tw.matmul(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=tw.float32)
+    assert len(family.launched) == 1
+    assert np.array_equal(found, scale_a * scale_b * exact(a, b) + bias)
 
 
 def test_explain_shows_scales_and_leaves_hopper_in() -> None:
