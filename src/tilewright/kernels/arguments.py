@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.arch import VECTOR_BYTES
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, float32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arrangement import (
     Arrangement,
@@ -31,15 +31,19 @@ from tilewright.runtime.dlpack import row_major
 
 @dataclass(frozen=True)
 class Options:
-    """What a call asks for beside its arrays; `reads_c`: beta is not 0."""
+    """What a call asks for beside its arrays.
+
+    `reads_c`: beta is not 0. So many of the last arrays as `scales` are factors of the accumulators.
+    """
 
     precision: str | None = None
     out_dtype: DType | None = None
     reads_c: bool = False
     function: ElementFunction | None = None
+    scales: int = 0
 
 
-# The places of a call's arrays: these, then those that the epilogue captures.
+# The places of a call's arrays: these, then those that the epilogue captures, then scales.
 A, B, OUT, C, BIAS = range(5)
 NAMES = ("a", "b", "out", "c", "bias")
 
@@ -88,10 +92,15 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         out = ArrayInfo(VECTOR_BYTES, extents.result, row_major(extents.result), types.out, device)
         inputs = replace(inputs, arrays=(a, b, out, *inputs.arrays[C:]))
     _check_out(out, extents)
-    strides = {place: _broadcast(inputs.names[place], inputs.of(place), extents) for place in given if place >= C}
+    first_scale = len(inputs.arrays) - options.scales
+    strides = {
+        place: _broadcast(inputs.names[place], inputs.of(place), extents) for place in given if C <= place < first_scale
+    }
+    scales = {place: _scale(inputs, place, types.accumulator, extents) for place in given if place >= first_scale}
     for place in (C, BIAS):
         if place in strides:
             check_addend(inputs.names[place], inputs.of(place).dtype, types.accumulator)
+    strides = {**scales, **strides}  # in the order in which the epilogue takes them
     operands = tuple(place for place in strides if place != C or options.reads_c)
     arrangement = None
     if 0 not in extents.result:
@@ -103,9 +112,10 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         accumulator=types.accumulator,
         c=inputs.of(C).dtype if C in operands else None,
         bias=inputs.of(BIAS).dtype if BIAS in operands else None,
-        elements=tuple(inputs.of(place).dtype for place in operands if place > BIAS),
+        elements=tuple(inputs.of(place).dtype for place in operands if BIAS < place < first_scale),
         epilogue=options.function,
         parts=types.parts,
+        scales=tuple(inputs.of(place).dtype for place in scales),
     )
     return ArrangedProblem(problem, inputs, arrangement, operands)
 
@@ -174,4 +184,31 @@ def _broadcast(name: str, info: ArrayInfo, extents: Extents) -> Shape:
             f"{name} has the shape {info.shape}, which does not broadcast to the result's {extents.result}",
             help="NumPy's rule: the last modes are compared, and each is 1 or the result's",
         )
+    return strides
+
+
+def _scale(inputs: Inputs, place: int, accumulator: DType, extents: Extents) -> Shape:
+    """Return a scale's strides, broadcast to the result; raise `ArgumentError` for one that does not fit."""
+    name, info, side = inputs.names[place], inputs.of(place), inputs.names[place][-1]
+    if accumulator is not float32:
+        raise ArgumentError(
+            f"{name} is a factor of float32 accumulators, and those of this product are {accumulator}",
+            help=f"scale in an epilogue: epilogue=lambda acc: acc * {name}",
+        )
+    if info.dtype is not float32:
+        raise ArgumentError(f"{name} is {info.dtype}, and scales are float32", help=f"convert {name} to float32")
+    if math.prod(info.shape) == 1:
+        return (0,) * len(extents.result)
+    has_modes = min(len(inputs.of(A).shape), len(inputs.of(B).shape)) > 1
+    along = info.shape[-2:-1] if side == "b" else info.shape[-1:]  # empty for the scale of b that is a vector of N
+    strides = None
+    if has_modes and along in ((), (1,)):
+        strides = broadcast_strides(info.shape, info.strides, extents.result)
+    if strides is None:
+        each = f"({extents.m}, 1) for one of each row" if side == "a" else f"(1, {extents.n}) for one of each column"
+        raise ArgumentError(
+            f"{name} has the shape {info.shape}, which does not fit a result of the shape {extents.result}",
+            help="pass one element" + (f", or the shape {each}, with modes of the batch before it" if has_modes else "")
+            + "; scales that change along K are not taken",
+        )  # fmt: skip
     return strides

@@ -107,6 +107,7 @@ class Explanation:
                 "bias": None if problem.bias is None else str(problem.bias),
                 "epilogue": None if problem.epilogue is None else str(problem.epilogue),
                 "elements": [str(dtype) for dtype in problem.elements],
+                "scales": [str(dtype) for dtype in problem.scales],
                 "computes_transpose": self.is_swapped,
                 "packed_first": _names("ab", self.packed),
                 "launches": self.launches,
@@ -150,7 +151,8 @@ class Explanation:
     def _heading(self) -> str:
         p = self.as_read
         batch = f"{p.batch} times " if p.batch != 1 else ""
-        extra = [f"beta * c ({p.c})"] * p.has_c + [f"bias ({p.bias})"] * p.has_bias
+        extra = [f"{len(p.scales)} scale{'s' * (len(p.scales) > 1)}"] * bool(p.scales)
+        extra += [f"beta * c ({p.c})"] * p.has_c + [f"bias ({p.bias})"] * p.has_bias
         arrays = f" with {', '.join(map(str, p.elements))}" if p.elements else ""
         extra += [] if p.weights is None else [str(p.weights)]
         extra += [f"{p.epilogue}{arrays}"] * (p.epilogue is not None)

@@ -20,21 +20,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ElementEpilogue:
-    """D = function(alpha * accumulators + beta * C + bias, further elements...), rounded once.
+    """D = function(alpha * scales... * accumulators + beta * C + bias, further elements...), rounded once.
 
-    The operands arrive in this order: C, bias, those of the function, and then the `numbers` that the function uses.
+    The operands arrive in this order: as many scales as `scales` says, C, bias, those of the function, and then the
+    `numbers` that the function uses.
     """
 
     has_c: bool
     has_bias: bool
     function: Callable[..., Any] | None  # Any: device numbers
     numbers: tuple[NumberUse, ...] = field(default=(), kw_only=True)
+    scales: int = field(default=0, kw_only=True)
 
     @classmethod
     def of(cls, problem: Problem) -> ElementEpilogue:
         """Return the epilogue of a problem, whose numbers are not known yet."""
         function: Any = problem.epilogue  # Any: hashable and called, which no type says
-        return ElementEpilogue(problem.has_c, problem.has_bias, function)
+        return ElementEpilogue(problem.has_c, problem.has_bias, function, scales=len(problem.scales))
 
     def bind(self, numbers: Sequence[Scalar]) -> Self:
         """Return the plan for a kernel that was given these numbers."""
@@ -45,8 +47,10 @@ class ElementEpilogue:
 
     def apply(self, total: Any, alpha: Any, beta: Any, elements: list[Any]) -> Any:  # Any: device numbers
         """Return the result for one element of D, from its accumulator and the operands' elements there."""
-        rest = list(elements)
+        rest = list(elements[self.scales :])
         total = alpha * total
+        for scale in elements[: self.scales]:
+            total = total * scale
         if self.has_c:
             total = beta * rest.pop(0).to(total.dtype) + total
         if self.has_bias:
@@ -88,6 +92,7 @@ def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> Epil
         make_tiled_copy(atom, Layout((threads // beside, beside), (beside, 1)), Layout((1, width))),
         guard_rows=problem.m % rows != 0,
         guard_columns=problem.n % columns != 0,
+        scales=len(problem.scales),
     )
 
 

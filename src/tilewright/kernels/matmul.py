@@ -54,8 +54,10 @@ class Matmul:
         epilogue: Callable[..., Any] | None = None,
         out_dtype: Any = None,
         precision: str | None = None,
+        scale_a: Any = None,
+        scale_b: Any = None,
     ) -> Any:
-        """Return epilogue(alpha * (a @ b) + beta * c + bias), rounded once to `out_dtype`.
+        """Return epilogue(alpha * scale_a * scale_b * (a @ b) + beta * c + bias), rounded once to `out_dtype`.
 
         >>> import numpy as np, tilewright as tw
         >>> a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((3, 4), np.float32)
@@ -94,6 +96,16 @@ class Matmul:
         **beta** = 0 does not read `c`; another beta without `c` adds beta * out, as BLAS does. `out` may be `c`,
         `bias` or an array of the epilogue itself, and must not share memory with what is read otherwise.
 
+        **scale_a**, **scale_b** are factors of `a` and `b`, such as their scales of quantisation: numbers, or float32
+        arrays of any strides with one element, or (M, 1) for the rows of `a` and (1, N) or (N,) for the columns of `b`,
+        with modes of the batch before. They multiply the float32 accumulators, before `c` and `bias` are added.
+
+        >>> x = np.eye(2, 3).astype(tw.float8_e4m3fn.numpy)
+        >>> rows, columns = np.array([[1], [10]], np.float32), np.array([[2, 4]], np.float32)
+        >>> tw.matmul(x, x.T, scale_a=rows, scale_b=columns, out_dtype=tw.float32)
+        array([[ 2.,  0.],
+               [ 0., 40.]], dtype=float32)
+
         **epilogue** is compiled into the kernel. It is called with the accumulator, after alpha, beta and bias, and
         returns the result. Arrays that it captures (in variables around it, in defaults of parameters, through
         functools.partial) stand for their element there. Python's and NumPy's numbers that it captures are given to
@@ -126,7 +138,11 @@ class Matmul:
             arrays = (a, b, out, c, bias) if found is None else (a, b, out, c, bias, *found.arrays)
             if weights is not None:
                 arrays = (*arrays, *scales)
-            return _compute(arrays, found, alpha, beta, out_dtype, precision, weights)
+            scaled: tuple[str, ...] = ()
+            if scale_a is not None or scale_b is not None:
+                alpha, scaled, factors = _scales(alpha, scale_a, scale_b, weights)
+                arrays = (*arrays, *factors)
+            return _compute(arrays, found, alpha, beta, out_dtype, precision, weights, scaled)
         except Exception as error:
             hide_frames(error)
             raise
@@ -145,6 +161,8 @@ class Matmul:
         epilogue: Callable[..., Any] | None = None,
         out_dtype: Any = None,
         precision: str | None = None,
+        scale_a: Any = None,
+        scale_b: Any = None,
         arch: Arch | str | None = None,
     ) -> Explanation:
         """Return how a call with these arguments would be computed: the problem, all candidates, and the choice.
@@ -172,10 +190,12 @@ class Matmul:
         arrays = (a, b, out, c, bias, *(function.arrays if function else ()))
         if isinstance(b, Quantized):
             arrays = (a, b.packed, *arrays[OUT:], *b.parts)
-        names = _names(function, weights)
+        alpha, scaled, factors = _scales(alpha, scale_a, scale_b, weights)
+        arrays = (*arrays, *factors)
+        names = _names(function, weights, scaled)
         infos = tuple(None if x is None else _describe(name, x) for name, x in zip(names, arrays, strict=True))
         asked = None if out_dtype is None else _element_type(out_dtype)
-        options = Options(precision, asked, beta != 0, function.function if function else None)
+        options = Options(precision, asked, beta != 0, function.function if function else None, len(scaled))
         arranged = _arrange(Inputs(infos, names), options, weights)
         problem, arrangement = arranged.problem, arranged.arrangement
         machine = machine_of(arranged.inputs.of(OUT).device) if arch is None else Machine.of(_arch(arch))
@@ -201,6 +221,8 @@ class Matmul:
         epilogue: Callable[..., Any] | None = None,
         out_dtype: Any = None,
         precision: str | None = None,
+        scale_a: Any = None,
+        scale_b: Any = None,
     ) -> PreparedMatmul:
         """Return this product packed for the driver: calling it computes it, for the driver's time and little more.
 
@@ -228,7 +250,7 @@ class Matmul:
         with prepare_launches() as launches:
             result = self(
                 a, b, out=out, alpha=alpha, beta=beta, c=c, bias=bias, epilogue=epilogue, out_dtype=out_dtype,
-                precision=precision,
+                precision=precision, scale_a=scale_a, scale_b=scale_b,
             )  # fmt: skip
         return PreparedMatmul(result, tuple(launches))
 
@@ -263,12 +285,14 @@ def _compute(
     out_dtype: DType | None,
     precision: str | None,
     weights: WeightFormat | None = None,
+    scaled: tuple[str, ...] = (),
 ) -> Any:
     """Compute a call whose numbers and epilogue were looked at."""
     for place, array in enumerate(arrays):
         if array is not None and type(array) not in _array_types:
-            _check_array(_names(found, weights)[place], array)
-    names = NAMES if found is None and weights is None else _names(found, weights)
+            _check_array(_names(found, weights, scaled)[place], array)
+    is_plain = found is None and weights is None and not scaled
+    names = NAMES if is_plain else _names(found, weights, scaled)
     function = None if found is None else found.function
     reads_c = bool(beta != 0)
     plan, (call, values, described) = _signature(names).read(
@@ -279,12 +303,14 @@ def _compute(
         known = plan.describe((*arrays, precision, out_dtype, reads_c, function, weights))
         # Without owners: what is remembered of a call must not keep its arrays.
         infos = tuple(replace(x, owner=None) if isinstance(x, ArrayInfo) else None for x in known[: len(arrays)])
-        arranged = _arrange(Inputs(infos, names), Options(precision, out_dtype, reads_c, function), weights)
+        arranged = _arrange(
+            Inputs(infos, names), Options(precision, out_dtype, reads_c, function, len(scaled)), weights
+        )
         try:
             planned = plan_call(arranged, arrays, plan.starts)
         except NeedsConstant:
             assert found is not None
-            return _compute(arrays, found.again(), alpha, beta, out_dtype, precision, weights)
+            return _compute(arrays, found.again(), alpha, beta, out_dtype, precision, weights, scaled)
         call.kernel = planned
     if planned.tensors:
         _refuse_gradients(names, arrays, planned.tensors)
@@ -293,14 +319,14 @@ def _compute(
         result, pointer = planned.make()
         arrays, out_dtype = (*arrays[:OUT], result, *arrays[C:]), None
         if pointer % VECTOR_BYTES:  # decided for one that is aligned
-            return _compute(arrays, found, alpha, beta, out_dtype, precision, weights)
+            return _compute(arrays, found, alpha, beta, out_dtype, precision, weights, scaled)
     if found is None:
         planned.run(arrays, values, described, alpha, beta, pointer)
         return arrays[OUT] if planned.hands_over is None else planned.hands_over(arrays[OUT])
     try:
         planned.run(arrays, values, described, alpha, beta, pointer, found.numbers)
     except NeedsConstant:  # the function did in the kernel what it did not do by itself; nothing is written yet
-        return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision, weights)
+        return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision, weights, scaled)
     return arrays[OUT] if planned.hands_over is None else planned.hands_over(arrays[OUT])
 
 
@@ -318,8 +344,12 @@ def _arrange(inputs: Inputs, options: Options, weights: WeightFormat | None) -> 
     return arrange_problem(inputs, options) if weights is None else arrange_weights(inputs, options, weights)
 
 
-def _names(found: Captured | None, weights: WeightFormat | None = None) -> tuple[str, ...]:
+def _names(
+    found: Captured | None, weights: WeightFormat | None = None, scaled: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """Return what a call's arrays are called in errors."""
+    if scaled:
+        return (*_names(found, weights), *scaled)
     if weights is not None:
         return (*_names(found), "the weights' scales", "the weights' zeros")[: None if weights.zero is None else -1]
     if found is None:
@@ -364,6 +394,25 @@ def _check_number(name: str, value: object) -> None:
             f"{name} is a number, got {type(value).__name__}",
             help=f"for a factor of each row or column use an epilogue: epilogue=lambda acc: acc * {name}",
         )
+
+
+def _scales(
+    alpha: Any, scale_a: Any, scale_b: Any, weights: WeightFormat | None
+) -> tuple[Any, tuple[str, ...], tuple[Any, ...]]:
+    """Return alpha times the scales that are numbers, and the names of the others and the others."""
+    given = {name: x for name, x in (("scale_a", scale_a), ("scale_b", scale_b)) if x is not None}
+    if given and weights is not None:
+        raise ArgumentError(
+            f"{next(iter(given))} is given, and b is quantised weights, which have scales of their own",
+            help="multiply in an epilogue",
+        )
+    arrays = {}
+    for name, scale in given.items():
+        if isinstance(scale, Real):
+            alpha = alpha * float(scale)
+        else:
+            arrays[name] = scale
+    return alpha, tuple(arrays), tuple(arrays.values())
 
 
 def _addend(out: Any, beta: Any) -> Any:

@@ -34,7 +34,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class Problem:
-    """D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l] + beta * C[m, n, l] + bias[m, n, l]).
+    """D[m, n, l] = epilogue(alpha * s[m, n, l] * sum over k of A[m, k, l] * B[n, k, l] + beta * C + bias).
+
+    C and bias are those at [m, n, l], as are all operands; s is the product of the `scales`, 1 without them.
 
     `batch` is the extent of l. `compute` is the element type that the matrix instruction takes: tfloat32 for float32
     operands that may be rounded; of 8-bit operands A's, while B may have another. With `parts`, A and B are float32
@@ -60,6 +62,7 @@ class Problem:
     epilogue: Hashable | None = None
     weights: WeightFormat | None = None  # of packed weights in B's place
     parts: Parts | None = None
+    scales: tuple[DType, ...] = ()
 
     @property
     def arithmetic(self) -> str:
@@ -76,8 +79,8 @@ class Problem:
 
     @property
     def operands(self) -> tuple[DType, ...]:
-        """The element types of what the epilogue reads: C, bias, and what its function takes."""
-        return tuple(x for x in (self.c, self.bias) if x is not None) + self.elements
+        """The element types of what the epilogue reads: scales, C, bias, and what its function takes."""
+        return self.scales + tuple(x for x in (self.c, self.bias) if x is not None) + self.elements
 
     @property
     def flops(self) -> int:

@@ -123,6 +123,7 @@ def _key(problem: Problem) -> str:
         f"{p.compute} to {p.accumulator}",
         f"c {p.c}, bias {p.bias}, elements {', '.join(map(str, p.elements))}",
         f"epilogue {p.epilogue}",
+        f"scales {', '.join(map(str, p.scales))}",
         f"weights {p.weights}",
         f"parts {p.parts}",
     ]

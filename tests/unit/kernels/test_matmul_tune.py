@@ -41,6 +41,7 @@ PRODUCTS = {
     ),
     "number": lambda: ((normal(16, 8), normal(8, 16)), {"epilogue": lambda acc, scale=3.0: acc * scale}),
     "constant": lambda: ((normal(16, 8), normal(8, 16)), {"epilogue": lambda acc, scale=4.0: acc * math.sqrt(scale)}),
+    "scales": lambda: ((normal(16, 8), normal(8, 16)), {"scale_a": normal(16, 1), "scale_b": 0.5}),
     "nothing": lambda: ((normal(0, 8), normal(8, 16)), {}),
 }
 
@@ -228,7 +229,12 @@ def test_without_a_store_nothing_is_written_by_looking(gpu):
 
 
 def test_every_candidate_has_a_name_of_its_own():
-    for options in ({}, {"out_dtype": tw.float32}, {"epilogue": lambda acc: acc * 2}):
+    for options in (
+        {},
+        {"out_dtype": tw.float32},
+        {"epilogue": lambda acc: acc * 2},
+        {"scale_a": tw.spec(tw.float32, (4096, 1))},
+    ):
         problem = problem_of(**options)
         names = [winners.text_of(c) for c in all_candidates(problem, Machine.of(tw.arch.Arch.parse("sm_90a")))]
         assert len(names) == len(set(names)) > 10
