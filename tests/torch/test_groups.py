@@ -60,7 +60,8 @@ def test_gradients_of_gradients(ragged: str) -> None:
     )
 
 
-@some
+@pytest.mark.slow
+@every
 def test_torch_finds_nothing_wrong(ragged: str) -> None:
     call = (*operands(ragged), torch.tensor(ENDS))
     assert set(grouped_matmul_operator.check(*call).values()) == {"SUCCESS"}
