@@ -177,6 +177,7 @@ _USES = {
     "resources": "registers, spills and shared memory, as the compiler reports them",
     "analyze": "run it on the simulator, and say what each line costs",
     "prepare": "a launch with these arguments packed, to be repeated",
+    "export": "files that launch the kernel from C, Python and PyTorch, without this library",
 }
 
 

@@ -359,6 +359,15 @@ def test_check_says_what_it_looked_at(tmp_path: Path, parts: dict[str, str], sta
     assert found["launches"] == ("1 launch" in summary)
 
 
+def test_check_tells_of_a_backend_that_there_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')")
+    monkeypatch.setenv("TILEWRIGHT_BACKEND", "banana")
+    result = call("check", str(script))
+    assert result.exit_code == 1
+    assert "TILEWRIGHT_BACKEND is 'banana'" in result.output and "ran" not in result.output
+
+
 ORDERED = """\
 import tilewright as tw
 @tw.kernel

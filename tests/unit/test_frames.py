@@ -247,6 +247,13 @@ def test_only_one_function_warns():
     assert [path.name for path, text in texts.items() if "warnings.warn" in text] == ["frames.py"]
 
 
+def test_no_frame_of_ours_where_a_decorator_refuses():
+    with pytest.raises(tw.ArgumentError) as caught:
+        tw.autotune([])(misspelt)
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert names == ["test_no_frame_of_ours_where_a_decorator_refuses"]
+
+
 def test_an_unknown_backend_is_refused(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_BACKEND", "banana")
     with pytest.raises(tw.ArgumentError, match="TILEWRIGHT_BACKEND is 'banana'"):

@@ -95,6 +95,19 @@ def test_a_profile_shows_each_line_with_its_figures():
     assert "hot" in page.kinds
 
 
+def test_an_autotuned_kernel_shows_what_it_tunes_and_what_it_found():
+    @tw.autotune([tw.Config(step=1), tw.Config(step=2)], store=None, progress=False)
+    @tw.kernel
+    def fill(out, step: tw.constexpr):
+        out[tw.thread_idx.x] = 1.0
+
+    page = shown(fill)
+    assert "autotuned fill(out)" in page.text and "step" in page.text
+    assert "found in this process" not in page.text
+    fill[1, 32](OUT.copy())
+    assert "step=1" in shown(fill).text
+
+
 def test_nothing_is_marked_where_nothing_is_wasted():
     @tw.kernel
     def copy(out, x):

@@ -29,6 +29,7 @@ from tilewright.frames import hide_frames
 from tilewright.profile import Run, simulate
 from tilewright.profile.run import with_data
 from tilewright.profile.text import write
+from tilewright.runtime.options import is_simulator_chosen
 
 if TYPE_CHECKING:
     from tilewright.bench.device import Stopwatch
@@ -219,6 +220,7 @@ def _as_program(script: str, arguments: Sequence[str], backend: str | None = "si
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     if backend is not None:
+        is_simulator_chosen()  # a value that is none of its is told of, and not put aside
         os.environ["TILEWRIGHT_BACKEND"] = backend
     try:
         yield

@@ -204,7 +204,7 @@ def _demand_clang(target: Arch | None) -> Path:
 
 def _run(command: list[str], folder: Path | None) -> subprocess.CompletedProcess[str]:
     # In its folder, so that no text that comes out names a folder.
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace", check=False)
 
 
 def _demand_success(done: subprocess.CompletedProcess[str]) -> None:

@@ -23,7 +23,7 @@ def disassemble(cubin: bytes) -> str:
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
             path = Path(folder) / "kernel.cubin"
             path.write_bytes(cubin)
-            result = subprocess.run([*command, os.fspath(path)], capture_output=True, text=True, check=False)
+            result = subprocess.run([*command, os.fspath(path)], capture_output=True, encoding="utf-8", check=False)
     except OSError as error:
         raise CompileError(
             f"{Path(command[0]).name} cannot be run: {error}",

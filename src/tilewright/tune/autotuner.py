@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright import notebook
 from tilewright.bench.device import Gpu
 from tilewright.bench.machine import driver_release
 from tilewright.errors import ArgumentError, CompileError, LanguageError, TilewrightError
@@ -337,3 +338,13 @@ class Autotuned(ByName):
 
     def __repr__(self) -> str:
         return f"<autotuned {self.__name__}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(str(config), "") for config in list(self._best.values())]
+        count = self._total()
+        return notebook.box(
+            f"autotuned {self.__name__}({', '.join(self._own)})",
+            notebook.facts([("tunes", ", ".join(sorted(self._tuned))), ("candidates", str(count))]),
+            *([notebook.details("found in this process", notebook.facts(rows))] if rows else []),
+            note="the first call of a kind measures the candidates; .tune(...) shows them",
+        )

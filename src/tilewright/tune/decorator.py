@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.arguments import function, instance, integer, names, number
 from tilewright.errors import ArgumentError
+from tilewright.frames import hiding_frames
 from tilewright.launch import Kernel
 from tilewright.runtime.result_store import Store
 from tilewright.tune.autotuner import Autotuned, Settings
@@ -109,6 +110,7 @@ def autotune(
         store=store_of(store),
     )
 
+    @hiding_frames
     def decorate(target: Kernel | Callable[..., Any]) -> Autotuned:
         if not isinstance(target, (Kernel, types.FunctionType)):
             raise ArgumentError(f"@tw.autotune goes above @tw.kernel or on a function, got {type(target).__name__}")
