@@ -31,8 +31,20 @@ else:
 # The IR, its passes and what runs it: users meet none of it but what the simulator finds.
 INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
 SHOWN = ("tilewright/backends/sim/findings.py",)
-# What reads Python and what speaks to the driver: users meet what packages export, and nothing else of it.
-MOSTLY_INNER = tuple(f"tilewright/{folder}/" for folder in ("frontend", "runtime"))
+# What reads Python, what speaks to the driver, how a trace goes on, and families of kernels with what they share: users
+# meet what packages export, and nothing else of it.
+MOSTLY_INNER = (
+    *(f"tilewright/{folder}/" for folder in ("frontend", "runtime")),
+    *(f"tilewright/trace/{file}" for file in ("carry", "engine", "holders", "loops", "reach", "settle")),
+    *(
+        f"tilewright/kernels/{file}"
+        for file in (
+            *("arguments", "arrangement", "attention_", "dispatch", "epilogue", "family", "functions", "grouped_"),
+            *("hopper", "model", "multistage", "operands", "packing", "problem", "results", "split_k", "streaming"),
+            *("weight_", "winners"),
+        )
+    ),
+)
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
