@@ -142,32 +142,9 @@ class TilewrightWarning(UserWarning):
     """Something works, but not as well as it should: a slow path, a cache that cannot be written."""
 
 
-class _ShortModule(str):
-    """The name of this module, which reads as that of the package that exports what is defined here.
-
-    A traceback writes what it reads, `tilewright.CheckError`, which is the name under which users catch it. What looks
-    the module up, as `inspect.getsource` does in `sys.modules`, finds the module that holds the class: it has the hash
-    of that name. It is equal to both.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return str(self) == other or other == __name__
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(__name__)
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # pickles of the classes name the package, as they would with a plain string
-
-
+# Tracebacks call them by the names under which users catch them.
 for _kind in (
     TilewrightError, LayoutError, LanguageError, ArgumentError, ScheduleError, CompileError, DeviceError, CheckError,
     TuningError, InternalError, TilewrightWarning,
 ):  # fmt: skip
-    _first_line = vars(_kind).get("__firstlineno__")  # Python 3.13 drops it where the module changes
-    _kind.__module__ = _ShortModule("tilewright")
-    if _first_line is not None:
-        setattr(_kind, "__firstlineno__", _first_line)  # noqa: B010  # which no checker knows of a class
+    _kind.__module__ = "tilewright"
