@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any  # Any: arrays of any library
 
@@ -41,6 +42,7 @@ class Product(Matmul):
         progress: bool = True,
         store: bool = True,
         force: bool = False,
+        flush: bool = False,
         **options: Any,  # those of the call
     ) -> Tuning:
         """Measure the kernels for this product, and let calls of its kind take the fastest from now on.
@@ -48,9 +50,11 @@ class Product(Matmul):
         The arguments are those of the call. Of the candidates that `explain` shows, the `most` that are predicted to be
         fastest are tried (None: all), for `budget` seconds if one is given. Each is compiled, in `workers` processes,
         runs once and is compared with the first, the model's choice: max |x - y| <= tolerance max |y|, where
-        the default of `tolerance` goes by the type of the result. It is timed as `tw.bench.do_bench` does, and those
-        within 5 % of the best once more, interleaved. A candidate that fails or is wrong is left out and listed. `out`
-        is not written, and all arrays hold afterwards what they held before.
+        the default of `tolerance` goes by the type of the result. It is timed as `tw.bench.compare` does, and those
+        within 5 % of the best once more, interleaved: back to back, as a CUDA graph where PyTorch can capture it and
+        the launch would show; with `flush` each time with a cold L2 cache, as where other work comes between. A
+        candidate that fails or is wrong is left out and listed. `out` is not written, and all arrays hold afterwards
+        what they held before.
 
         With `store`, the find is kept in the folder of the cache, by device, CUDA driver, release of Tilewright and
         problem: extents, element types, layouts and alignments. Calls of later processes take it too, and a later
@@ -79,7 +83,9 @@ class Product(Matmul):
         explained = self.explain(a, b, **options)
         if explained.choice is None:
             raise ArgumentError("the result is empty: nothing is launched, and there is nothing to tune")
-        return _Tuning(self, explained, a, b, options).run(most, budget, tolerance, workers, progress, store, force)
+        return _Tuning(self, explained, a, b, options).run(
+            most, budget, tolerance, workers, progress, store, force, flush
+        )
 
 
 class _Tuning:
@@ -95,10 +101,11 @@ class _Tuning:
         )  # of the library and type of the result
         self.options = {**options, **_addend(options), "out": self.out}
         self._prepared: dict[Config, Callable[[], object]] = {}
+        self._planned: Candidate | None = None  # by which calls are planned now
 
     def run(
         self, most: int | None, budget: float | None, tolerance: float | None, workers: int | None, progress: bool,
-        store: bool, force: bool,
+        store: bool, force: bool, flush: bool,
     ) -> Tuning:  # fmt: skip
         from tilewright.bench.device import Gpu
         from tilewright.runtime.result_store import Store
@@ -128,7 +135,9 @@ class _Tuning:
             tolerance=tolerance,
             arch=None if ordinal is None else self.explained.machine.arch,
         )
-        tuner = Tuner(call, None if ordinal is None else Gpu(ordinal), _WARMUP_MS, _REP_MS, budget, workers, progress)
+        tuner = Tuner(
+            call, None if ordinal is None else Gpu(ordinal), _WARMUP_MS, _REP_MS, budget, workers, progress, flush
+        )
         try:
             found = tuner.run(listed(list(configs)), len(configs))
         finally:
@@ -158,8 +167,12 @@ class _Tuning:
         return configs
 
     def _launch(self, config: Config, candidate: Candidate) -> None:
-        """Compute the product by a candidate; what only looks at launches sees them, and repetitions are prepared."""
-        if observers:
+        """Compute the product by a candidate.
+
+        What only looks at launches sees them. Repetitions are prepared, but for those that PyTorch captures: a prepared
+        launch goes to the stream that it was prepared for.
+        """
+        if observers or _is_capturing():
             self._by(candidate, self.product)
             return
         if config not in self._prepared:
@@ -167,7 +180,9 @@ class _Tuning:
         self._prepared[config]()
 
     def _by(self, candidate: Candidate, compute: Callable[..., Any]) -> Any:
-        forget_plans()
+        if self._planned is not candidate:
+            forget_plans()
+            self._planned = candidate
         with winners.forcing(candidate):
             return compute(*self.inputs, **self.options)
 
@@ -184,6 +199,11 @@ class _Tuning:
     def _take(self, place: Any, candidate: Candidate) -> None:
         winners.remember(place, candidate)
         forget_plans()
+
+
+def _is_capturing() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _addend(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,11 @@ class Call:
 
 @dataclass
 class Tuner:
-    """Tries the candidates of one call. `stopwatch` is None on the simulator: nothing is timed there."""
+    """Tries the candidates of one call. `stopwatch` is None on the simulator: nothing is timed there.
+
+    With `flush` each run that is timed finds a cold L2 cache. Without, runs follow each other, as a CUDA graph where
+    the launch would show.
+    """
 
     call: Call
     stopwatch: Stopwatch | None
@@ -63,6 +67,7 @@ class Tuner:
     budget: float | None = None
     workers: int | None = None
     progress: bool = True
+    flush: bool = True
     times: dict[Config, float | None] = field(default_factory=dict)
     trials: dict[Config, Trial] = field(default_factory=dict)
     _kept: dict[str, Kept] = field(default_factory=dict)
@@ -216,6 +221,10 @@ class Tuner:
         self.times[config] = milliseconds
 
     def _time(self, config: Config, stopwatch: Stopwatch) -> float:
+        if not self.flush and not self._changing():
+            alone = {"alone": lambda: self.call.launch(config)}
+            found = compare(alone, rounds=5, batch_ms=self.rep / 4, flush=False, stopwatch=stopwatch)
+            return found["alone"].median
         setup = self._restore_before_run if self._changing() else None
         timing = time_runs(lambda: self.call.launch(config), self.warmup, self.rep, setup=setup, stopwatch=stopwatch)
         return timing.median
@@ -279,7 +288,7 @@ class Tuner:
         if len(near) == 1 or self._changing():
             return near[0]
         runs = {str(n): (lambda config=trial.config: self.call.launch(config)) for n, trial in enumerate(near)}
-        comparison = compare(runs, rounds=7, batch_ms=self.rep / 2, stopwatch=stopwatch)
+        comparison = compare(runs, rounds=7, batch_ms=self.rep / 2, flush=self.flush, stopwatch=stopwatch)
         winner = max(comparison, key=lambda name: comparison.ratio(name).median)
         return replace(near[int(winner)], milliseconds=comparison[winner].median)
 
