@@ -13,7 +13,7 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ArgumentError
-from tilewright.frames import hide_frames
+from tilewright.frames import hide_frames, hiding_frames
 from tilewright.kernels._grouped_kernel import grouped_tiles, listed_tiles
 from tilewright.kernels.choice import fastest
 from tilewright.kernels.dispatch import machine_of
@@ -75,6 +75,7 @@ class Matrix:
         return kind(i.pointer, self.shape, self.strides, i.dtype, i.device, i.writable, owner, i.stream)
 
 
+@hiding_frames
 @handing_over
 def grouped_matmul(
     a: Any, b: Any, offsets: Any = None, *, out: Any = None, out_dtype: Any = None, precision: str | None = None

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
+from tilewright.frames import is_entry
 from tilewright.runtime.arrays import Adapter, Device, adapter_for, adapter_of_type, describe
 from tilewright.runtime.memory import DeviceArray, copy_to_host
 
@@ -129,6 +130,7 @@ def handing_over(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         return handed_over(function(*args, **kwargs))
 
+    is_entry(call)
     return cast("F", call)
 
 

@@ -1,14 +1,18 @@
 """What `tw.matmul.tune` found: the kernel that was fastest for a problem on a GPU, asked for before the model is.
 
 A find holds for one device, CUDA driver, release of Tilewright and problem. It is looked up where the first call of a
-kind is planned, first in this process and then in the store, and it counts where it is still among the candidates.
+kind is planned, in this process, then in the store, then among those that come with the package (`finds.json`, found on
+an H200 for products that people have). It counts where it is still among the candidates.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilewright._version import __version__
@@ -62,7 +66,7 @@ def winner_among(candidates: Sequence[Candidate], problem: Problem, device: Devi
     text = _forced.text
     if text is None and not isinstance(device, str):
         place = place_of(problem, device)
-        text = _known.get(place) or _stored(place)
+        text = _known.get(place) or _stored(place) or _shipped().get(place.device, {}).get(place.key)
     if text is None:
         return None
     return next((c for c in candidates if c.prediction is not None and text_of(c) == text), None)
@@ -95,6 +99,14 @@ def forcing(candidate: Candidate) -> Iterator[None]:
         yield
     finally:
         _forced.text = before
+
+
+@cache
+def _shipped() -> dict[str, dict[str, str]]:
+    """Return what was found before by `benchmarks/tuned.py`, by device and problem; the driver does not count."""
+    text = Path(__file__).with_name("finds.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = json.loads(text)
+    return found
 
 
 def _stored(place: Place) -> str | None:

@@ -42,6 +42,7 @@ DRIVER: Mapping[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuThreadExchangeStreamCaptureMode": (_Ints,),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "cuStreamSynchronize": (c_void_p,),
     "cuEventCreate": (_Handles, c_uint),
     "cuEventRecord": (c_void_p, c_void_p),
     "cuEventSynchronize": (c_void_p,),

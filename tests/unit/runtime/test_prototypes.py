@@ -18,7 +18,9 @@ CALLED = re.compile(r"""\.(cu[A-Z]\w+)|[."](nvrtc(?!Get\{)[A-Z]\w+)""")
 
 
 def test_every_function_that_is_called_is_in_the_table() -> None:
-    texts = [path.read_text() for path in SOURCES.rglob("*.py") if path.name != "prototypes.py"]
+    # The loader of packages stands by itself, and gives ctypes the types with the arguments.
+    others = ("prototypes.py", "_loader.py")
+    texts = [path.read_text() for path in SOURCES.rglob("*.py") if path.name not in others]
     called = {driver or compiler for text in texts for driver, compiler in CALLED.findall(text)}
     assert {"cuLaunchKernelEx", "cuMemcpyDtoH_v2", "nvrtcCreateProgram"} <= called
     assert called <= DRIVER.keys() | NVRTC.keys()
