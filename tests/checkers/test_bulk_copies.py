@@ -420,3 +420,33 @@ def test_who_has_waited_for_a_load_may_write_where_it_read(wrong: str, atoms: tu
         assert finding.kind in ("race", "missing-wait"), finding
         sides = {finding.location.text.strip()[:7], finding.other.text.strip()[:7]}  # type: ignore[union-attr]
         assert sides == {"x[row ^", "tw.copy"}, finding
+
+
+@tw.kernel
+def bring_from(dst, src, first: tw.int32):
+    """Bring eight elements of a row from `first` on, and store them there."""
+    tile, full = tw.shared(src.dtype, tw.Layout((8, 8), (8, 1)), alignment=128), tw.mbarrier(1)
+    box = tw.local_tile(tw.domain_offset((0, first), tw.guarded(src)), (8, 8), (0, 0))
+    tw.sync_threads()
+    if tw.thread_idx.x == 0:
+        full.arrive_expect_tx(64 * src.dtype.bytes)
+        tw.copy(tw.atoms.SM90_TMA_LOAD, box, tile, barrier=full)
+    full.wait(0)
+    if tw.thread_idx.x == 0:
+        out = tw.local_tile(tw.domain_offset((0, first), tw.guarded(dst)), (8, 8), (0, 0))
+        tw.copy(tw.atoms.SM90_TMA_STORE, tile, out)
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)
+
+
+@pytest.mark.parametrize(("dtype", "whole"), [(np.float32, 4), (np.float16, 8)])
+def test_boxes_begin_at_multiples_of_16_bytes(dtype, whole):
+    """Where they do not, an H200 says that the instruction is illegal."""
+    for first in (0, whole, -whole, 1, whole - 1, whole + 2, -1):
+        src, dst = np.arange(32 * 64).reshape(32, 64).astype(dtype), np.zeros((32, 64), dtype)
+        with tw.simulate(raise_errors=False) as run:
+            bring_from[1, 32](dst, src, first)
+        kinds = [finding.kind for finding in run.findings]
+        assert kinds == ([] if first % whole == 0 else ["misaligned"] * 2), (first, run.findings)
+        if first % whole:
+            assert f"begins at element {first} of its contiguous mode" in str(run.findings[0])

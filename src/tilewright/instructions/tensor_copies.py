@@ -31,7 +31,7 @@ from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import AccessKind, BulkAccess, Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask
 from tilewright.dtypes import DType, dtype, int32, uint64
-from tilewright.instructions.bulk_copies import PLAIN, BulkAtom, hinted, print_call, refuse_old, space_of
+from tilewright.instructions.bulk_copies import PLAIN, UNIT, BulkAtom, hinted, print_call, refuse_old, space_of
 from tilewright.instructions.tensor_prefetch import TensorPrefetch
 from tilewright.ir.core import Buffer, Space, TensorMap, Value
 from tilewright.ir.effects import (
@@ -294,6 +294,7 @@ class TensorLoad(Instruction):
             rows, threads = active(machine, mask)
             if not rows.size:
                 return
+            _look_at_beginning(self, machine, self.map, values[coordinates[0]], rows, threads)
             index, there = boxes.elements([values[c] for c in coordinates], rows, threads)
             place = boxes.places(values[start], rows, threads)
             box = boxes.read(index, there)
@@ -335,6 +336,29 @@ class TensorLoad(Instruction):
         place = address(printer, self.destination, self.destination_index).text
         barrier = address(printer, self.barrier, self.barrier_index).text
         _print(printer, self, name, definition, [place, f"&{printer.map_names[self.map]}", barrier, *more])
+
+
+def _look_at_beginning(
+    op: Instruction, machine: Machine, map: TensorMap, first: Any, rows: Array, threads: Array
+) -> None:
+    """Report boxes that do not begin at a multiple of 16 bytes: on an H200 they are an illegal instruction.
+
+    All else in the address is a multiple already: the tensor's beginning, and the strides of its other modes.
+    """
+    size = map.dtype.bytes
+    given = np.broadcast_to(first, (machine.blocks, machine.threads))[rows, threads].astype(np.int64)
+    wrong = np.flatnonzero(given * size % UNIT)
+    if not wrong.size:
+        return
+    row, thread, at = int(rows[wrong[0]]), int(threads[wrong[0]]), int(given[wrong[0]])
+    fault = Fault(
+        op, "misaligned", f"misaligned: a box of {map.buffer.name} begins at element {at} of its contiguous mode, "
+        f"{at * size} bytes in; TMA takes boxes that begin at multiples of {UNIT} bytes",
+        machine.block_coordinate(row), machine.thread_coordinate(thread),
+        help="begin boxes at multiples of 16 bytes along the contiguous mode, or copy by threads: tw.copy(src, dst)",
+        count=int(wrong.size),
+    )  # fmt: skip
+    machine.collector.report(fault)
 
 
 # From the rows and threads that start boxes: which of them, and the row, for each block that gets a box.
@@ -434,6 +458,7 @@ class TensorStore(Instruction):
         def run(frame: Frame) -> None:
             values = frame.values
             rows, threads = active(machine, frame.mask)
+            _look_at_beginning(self, machine, self.map, values[coordinates[0]], rows, threads)
             index, there = boxes.elements([values[c] for c in coordinates], rows, threads)
             place = boxes.places(values[start], rows, threads)
             read = BulkAccess(self, AccessKind.COPY_READ, boxes.memory, rows, threads, place, None)

@@ -81,6 +81,9 @@ class GroupedHopper:
             return ()
         if any(x.major == "none" or x.alignment < VECTOR_BYTES for x in operands):
             return ()
+        # Groups begin anywhere, and TMA's boxes at multiples of 16 bytes along the contiguous mode.
+        if problem.a.major == "MN" if problem.ragged == "M" else any(x.major == "K" for x in operands):
+            return ()
         found = []
         family, alike = Hopper(), problem.alike()
         for c in family.configurations(alike, machine.arch):
