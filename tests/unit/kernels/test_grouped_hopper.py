@@ -31,7 +31,7 @@ def problem_of(
 
 def compiled() -> Iterator[Any]:
     """Yield each configuration for each form; most of them are slow."""
-    for ragged, majors in (("M", "KK"), ("M", "KM"), ("K", "MM"), ("K", "KK")):
+    for ragged, majors in (("M", "KK"), ("M", "KM"), ("K", "MM")):
         for odd in (False, True):
             for c in FAMILY.configurations(problem_of(ragged, 4096, 4096, 4096, majors), H200):
                 quick = majors in ("KM", "MM") and not odd and c.tile[:2] == (128, 256)
@@ -92,7 +92,8 @@ def test_what_no_tensor_map_or_instruction_takes(change: dict[str, Any]) -> None
 )
 def test_a_configuration_is_chosen(ragged: Any, extents: tuple[int, int, int], groups: int, gpu: Any) -> None:
     """It fits, it takes at least the time of its bytes, and more for more columns."""
-    machine, problem = Machine(gpu.arch, gpu), problem_of(ragged, *extents, groups=groups)
+    machine = Machine(gpu.arch, gpu)
+    problem = problem_of(ragged, *extents, "MM" if ragged == "K" else "KK", groups=groups)
     c = FAMILY.choose(problem, machine)
     assert c is not None and c.blocks == machine.multiprocessors
     found = FAMILY.predict(problem, c, machine).us
