@@ -434,12 +434,12 @@ class TensorMaps:
         argument = {p.target: p.argument for p in lowered.kernel.parameters}
         self._pointers = [place[argument[map.buffer]] for map in lowered.kernel.tensor_maps]
         numbers = [place[p.argument] for p in lowered.mapped if p.part == "value"]
-        self._key = [*self._pointers, *numbers]
+        self.key: Sequence[int] = [*self._pointers, *numbers]
         self._known: Recent[Hashable, bytes] = Recent(_MAX_ENCODED)
 
     def __call__(self, layouts: Layouts, values: tuple[Any, ...]) -> bytes:
         """Return the maps of a launch, one after another; raise `ArgumentError` for what none can describe."""
-        key = layouts, tuple([values[n] for n in self._key])
+        key = layouts, tuple([values[n] for n in self.key])
         return self._known.get(key) or self._known.add(key, self._encode(layouts, values))
 
     def _encode(self, layouts: Layouts, values: tuple[Any, ...]) -> bytes:

@@ -6,6 +6,7 @@ it can call, in the user's own modules. What can change inside of them is watche
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple  # Any: whatever the user's variables hold
@@ -125,16 +126,17 @@ def _watched(function: types.FunctionType, objects: Sequence[object]) -> list[Wa
         for default in (*(current.__defaults__ or ()), *(current.__kwdefaults__ or {}).values()):
             reached.add(default, f"a default of {current.__name__}")
         reached.read(names_read(current.__code__))
+        is_constant = _is_ours(current)
         for name, value, holder in captured_variables(current):
             key = name if isinstance(holder, dict) else None
-            if _is_watched(value):
+            if _is_watched(value) and not (is_constant and key is not None):
                 seen[id(holder), key] = Watched("cell" if key is None else "item", holder, key, value)
             inner = unwrapped(value)
             if isinstance(inner, types.FunctionType) and (package_of(inner) == package or is_of_user(inner)):
                 pending.append(inner)
-            elif package_of(current) != "tilewright" or key is None:  # the globals of this package are constant
+            elif package_of(current) != "tilewright" or key is None:
                 reached.add(value, name)
-        if current is not function and package_of(current) == package:
+        if current is not function and package_of(current) == package and not is_constant:
             for part in _PARTS:  # what reloads modules in notebooks puts new code into a helper
                 seen[id(current), part] = Watched("attribute", current, part, getattr(current, part))
     return [*seen.values(), *reached.watched()]
@@ -196,6 +198,15 @@ def content(cell: types.CellType) -> Any:
 def global_names(code: types.CodeType) -> tuple[str, ...]:
     """Return the names that code reads from outside of its functions, those of functions and classes in it included."""
     return names_read(code).variables
+
+
+def _is_ours(function: types.FunctionType) -> bool:
+    """Say whether a function stands in a module of this package, whose globals and functions are constant.
+
+    A launch of tw.matmul would compare 59 of them. A doctest has globals of its own, which change.
+    """
+    module = sys.modules.get(function.__module__)
+    return package_of(function) == "tilewright" and module is not None and function.__globals__ is vars(module)
 
 
 def package_of(function: object) -> str:

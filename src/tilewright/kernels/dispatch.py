@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple  # Any: arrays of any library, and kernels
 
 import numpy as np
@@ -88,14 +90,18 @@ class CallPlan:
             for overlap in self.overlaps:
                 if overlap.low < result_pointer - values[starts[overlap.place]] < overlap.high:
                     self._check_overlap(overlap, values[starts[overlap.place]], result_pointer)
-        device = self.arranged.inputs.of(A).device
-        numbers = [use.value(captured) for use in kernel.numbers]
-        for n, offsets in enumerate(arrangement.offsets):
-            pointers: list[int] = []
+        numbers = [use.value(captured) for use in kernel.numbers] if kernel.numbers else ()
+        for n, pick in enumerate(self._picks):
+            if pick is not None:
+                pointers = (result_pointer, *pick(values))
+            else:
+                places = zip(self.uses, arrangement.offsets[n], strict=True)
+                pointers = tuple([
+                    (result_pointer if use.place == OUT else values[starts[use.place]]) + offset * use.dtype.bytes
+                    for use, offset in places
+                ])  # fmt: skip
             low = 0
-            for (place, _, _, dtype, _, _), offset in zip(self.uses, offsets):  # noqa: B905
-                pointer = (result_pointer if place == OUT else values[starts[place]]) + offset * dtype.bytes
-                pointers.append(pointer)
+            for pointer in pointers:
                 low |= pointer
             key = n if not low & 15 else (n, *[ALIGNMENT[pointer & 15] for pointer in pointers])
             again = self.repeats.get(key)
@@ -106,7 +112,7 @@ class CallPlan:
                     passed = (workspace[1], *passed)
                 if again(passed):
                     continue
-            views = []
+            device, views = self.arranged.inputs.of(A).device, []
             for (place, kind, placement, dtype, writable, index), pointer in zip(self.uses, pointers):  # noqa: B905
                 owner, stream = arrays[place], None
                 if index is not None:
@@ -121,6 +127,16 @@ class CallPlan:
             kernel.launch(*arguments)
             if (again is not None or key not in self.repeats) and not any(self.packings):
                 self.repeats[key] = kernel.repeat(arguments)
+
+    @cached_property
+    def _picks(self) -> tuple[Callable[[Sequence[Any]], tuple[int, ...]] | None, ...]:
+        """For each launch, what takes the pointers behind that of D out of a call's values; None where they move."""
+        arrangement = self.arranged.arrangement
+        assert arrangement is not None
+        places = [use.place for use in self.uses]
+        is_plain = places[0] == OUT and OUT not in places[1:]
+        pick = itemgetter(*(self.starts[place] for place in places[1:])) if is_plain else None
+        return tuple([None if any(offsets) else pick for offsets in arrangement.offsets])
 
     def _workspace(self, a: View) -> View:
         """Return memory for a launch, of the library of A; the work on it goes where that on A goes."""

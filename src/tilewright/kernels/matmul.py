@@ -288,19 +288,22 @@ def _compute(
     scaled: tuple[str, ...] = (),
 ) -> Any:
     """Compute a call whose numbers and epilogue were looked at."""
-    for place, array in enumerate(arrays):
-        if array is not None and type(array) not in _array_types:
-            _check_array(_names(found, weights, scaled)[place], array)
     is_plain = found is None and weights is None and not scaled
     names = NAMES if is_plain else _names(found, weights, scaled)
     function = None if found is None else found.function
     reads_c = bool(beta != 0)
-    plan, (call, values, described) = _signature(names).read(
-        (*arrays, precision, out_dtype, reads_c, function, weights)
-    )
+    signature, arguments = _signature(names), (*arrays, precision, out_dtype, reads_c, function, weights)
+    plan = signature.last
+    reading = None if plan is None else plan.read(*arguments)
+    if plan is None or reading is None:  # types that the last call did not have
+        for name, array in zip(names, arrays, strict=True):
+            if array is not None and type(array) not in _array_types:
+                _check_array(name, array)
+        plan, reading = signature.read(arguments)
+    call, values, described = reading
     planned: CallPlan | None = call.kernel
     if planned is None:
-        known = plan.describe((*arrays, precision, out_dtype, reads_c, function, weights))
+        known = plan.describe(arguments)
         # Without owners: what is remembered of a call must not keep its arrays.
         infos = tuple(replace(x, owner=None) if isinstance(x, ArrayInfo) else None for x in known[: len(arrays)])
         arranged = _arrange(

@@ -95,7 +95,8 @@ def test_every_type_of_scalar() -> None:
 
 def test_parameters_are_aligned() -> None:
     packer = Packer([ScalarSlot(0, bool_), PointerSlot(1), ScalarSlot(2, int8), ScalarSlot(3, float64)], (0, 1, 2, 3))
-    _, configuration, parameters = packer._new_frame(b"")
+    frame = packer._new_frame(b"")
+    configuration, parameters = frame.configuration, frame.parameters
     assert [address % size for address, size in zip(parameters, (1, 8, 1, 8), strict=True)] == [0] * 4
     assert parameters[0] - (configuration.value or 0) == 56 - 4  # the last field needs no padding after it
 
