@@ -415,15 +415,13 @@ class Launcher(LauncherByName, LauncherShown):
         looked at: while launches are observed, after something that the kernel was traced with has changed, and after
         the compiled kernel was forgotten, which this does not keep. None where each call has to be looked at.
         """
-        variant, captures = self._variant, self.kernel.captures
-        forgotten = variant.forgotten
+        variant, captures, forgotten = self._variant, self.kernel.captures, self._variant.forgotten
         plan, (call, _, _) = variant.signature.read(args)
-        current_stream, ready = plan.current_stream, call.kernel
+        stream_of, ready = plan.current_stream, call.kernel
         if observers:  # what ran the call may be theirs: the next one tells
             return lambda values: False
-        if current_stream is None or not call.is_ready or self._stream is not None:
+        if stream_of is None or not call.is_ready or self._stream is not None:
             return None
-        stream_of = current_stream
         config, ordinal, known = self._configure(ready, args), ready.ordinal, ref(call)
         del call, ready
         if config.is_empty:
@@ -439,6 +437,11 @@ class Launcher(LauncherByName, LauncherShown):
             return True
 
         return launch_again
+
+    def passed(self, args: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+        """Return the pointers and numbers that a launch with all these arguments passes, each with what it is of."""
+        plan, (_, values, _) = self._variant.signature.read(args)
+        return plan.passed(args, values)
 
     def _configure(self, ready: Ready, args: tuple[Any, ...]) -> LaunchConfig:
         """Return the checked configuration, and remember it unless the grid depends on the arguments."""

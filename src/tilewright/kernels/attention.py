@@ -13,13 +13,13 @@ import numpy as np
 from tilewright.arch import VECTOR_BYTES, Arch, default_arch
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
-from tilewright.frames import hiding_frames
 from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
 from tilewright.kernels.attention_hopper import GRADIENT_HEADS, hopper_gradient_plan, hopper_plan, why_not
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
+from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over, host_array
 from tilewright.kernels.rows import plan_rows
 from tilewright.runtime import driver
@@ -108,7 +108,7 @@ class Problem:
         return self.kind.numpy.type(self.scale * math.log2(math.e))
 
 
-@hiding_frames
+@repeating("causal", "window", "scale", "statistics")
 @handing_over
 def attention(
     q: Any,
@@ -231,7 +231,7 @@ def q_and_keys(views: Sequence[View]) -> int:
     return views[1].shape[2] + views[2].shape[2]
 
 
-@hiding_frames
+@repeating("causal", "window", "scale")
 @handing_over
 def attention_backward(
     grad: Any,

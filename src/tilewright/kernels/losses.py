@@ -8,9 +8,9 @@ from typing import Any  # Any: arrays of any library
 
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
-from tilewright.frames import hiding_frames
 from tilewright.kernels._loss_kernels import cross_entropy_gradient, cross_entropy_rows
 from tilewright.kernels.operands import FLOATS, Operand, check_together, launcher, read, result, rows_of
+from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
 from tilewright.kernels.rows import plan_rows
 from tilewright.runtime.views import View
@@ -18,7 +18,7 @@ from tilewright.runtime.views import View
 MOST_THREADS = 512  # two blocks of a multiprocessor hide each other's ends
 
 
-@hiding_frames
+@repeating("ignore_index", "label_smoothing", "statistics")
 @handing_over
 def cross_entropy(
     logits: Any,
@@ -68,7 +68,7 @@ def cross_entropy(
     return losses.array, top.array, total.array
 
 
-@hiding_frames
+@repeating("ignore_index", "label_smoothing")
 @handing_over
 def cross_entropy_backward(
     grad: Any,

@@ -12,9 +12,9 @@ import tilewright as tw
 from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import ALL, FLOAT8, uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError
-from tilewright.frames import hiding_frames
 from tilewright.kernels._permute_kernels import THREADS, copy_rows, transpose_tiles
 from tilewright.kernels.operands import Operand, Shape, join_modes, launcher, read, result
+from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
 from tilewright.runtime.views import View
 
@@ -110,7 +110,7 @@ def _power(extent: int) -> int:
     return 1 << (extent - 1).bit_length()
 
 
-@hiding_frames
+@repeating("axes")
 @handing_over
 def permute(x: Any, axes: Sequence[int], *, out: Any = None) -> Any:
     """Return a copy of an array with its modes in the order `axes`, as contiguous memory.

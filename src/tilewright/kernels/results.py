@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.frames import is_entry
+from tilewright.kernels.repeats import watch
 from tilewright.runtime.arrays import Adapter, Device, adapter_for, adapter_of_type, describe
 from tilewright.runtime.memory import DeviceArray, copy_to_host
 
@@ -136,6 +137,8 @@ def handing_over(function: F) -> F:
 
 def host_array(array: Any, name: str) -> Array:
     """Return an array's elements in the CPU's memory."""
+    if watch.script is not None:
+        watch.script.reads_elements = True
     if isinstance(array, np.ndarray):
         return array
     if hasattr(array, "detach"):  # torch's, on whatever stream

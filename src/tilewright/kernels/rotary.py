@@ -7,16 +7,16 @@ from typing import Any  # Any: arrays of any library
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.errors import ArgumentError
-from tilewright.frames import hiding_frames
 from tilewright.kernels._rotary_kernels import rotate
 from tilewright.kernels.arrangement import broadcast_strides
 from tilewright.kernels.operands import Operand, Shape, check_together, join_modes, launcher, read, result
+from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
 
 THREADS = 128
 
 
-@hiding_frames
+@repeating("interleaved", "inverse")
 @handing_over
 def rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, inverse: bool = False, out: Any = None) -> Any:
     """Turn pairs of elements of the last mode by angles: (a, b) becomes (a cos - b sin, b cos + a sin).

@@ -8,7 +8,6 @@ from typing import Any  # Any: arrays of any library, and launchers
 import tilewright as tw
 from tilewright.dtypes import DType, float32, float64
 from tilewright.errors import ArgumentError
-from tilewright.frames import hiding_frames
 from tilewright.kernels._row_gradient_kernels import (
     COLUMNS,
     GROUPS,
@@ -20,6 +19,7 @@ from tilewright.kernels._row_gradient_kernels import (
     weight_gradient_long,
 )
 from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, launcher, read, result, rows_of
+from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
 from tilewright.kernels.rows import RESIDENT, RowPlan, plan_rows, read_vector
 from tilewright.runtime import driver
@@ -29,7 +29,7 @@ PAIR_BYTES = 32  # of each of two arrays that a thread holds
 _SIMULATED = 2  # multiprocessors that sums over rows are divided for in the simulator
 
 
-@hiding_frames
+@repeating("axis")
 @handing_over
 def softmax_backward(grad: Any, result: Any, axis: int = -1, *, out: Any = None) -> Any:
     """Return the gradient of `tw.softmax`'s argument: result * (grad - sum(grad * result)) along the axis.
@@ -47,7 +47,7 @@ def softmax_backward(grad: Any, result: Any, axis: int = -1, *, out: Any = None)
     return _softmax_backward("softmax_backward", grad, result, axis, out, is_log=False)
 
 
-@hiding_frames
+@repeating("axis")
 @handing_over
 def log_softmax_backward(grad: Any, result: Any, axis: int = -1, *, out: Any = None) -> Any:
     """Return the gradient of `tw.log_softmax`'s argument: grad - exp(result) * sum(grad) along the axis.
@@ -79,7 +79,7 @@ def _softmax_backward(function: str, grad: Any, y: Any, axis: int, out: Any, is_
     return target.array
 
 
-@hiding_frames
+@repeating()
 @handing_over
 def rms_norm_backward(grad: Any, x: Any, scale: Any, weight: Any = None, *, out: Any = None) -> tuple[Any, Any]:
     """Return the gradients of `tw.rms_norm`'s x and weight; the latter is None without a weight.
@@ -100,7 +100,7 @@ def rms_norm_backward(grad: Any, x: Any, scale: Any, weight: Any = None, *, out:
     return dx, dweight
 
 
-@hiding_frames
+@repeating("parameters")
 @handing_over
 def layer_norm_backward(
     grad: Any, x: Any, mean: Any, scale: Any, weight: Any = None, *, out: Any = None, parameters: bool = True

@@ -11,9 +11,9 @@ from typing import Any  # Any: arrays of any library, and launchers
 import tilewright as tw
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64
 from tilewright.errors import ArgumentError
-from tilewright.frames import hiding_frames
 from tilewright.kernels._row_kernels import norm_held, norm_long, softmax_held, softmax_long
 from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, launcher, read, result, rows_of
+from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
 
 BYTES = 64  # of a row that a thread holds
@@ -66,7 +66,7 @@ def _plan(rows: Rows, held_bytes: int = BYTES) -> RowPlan:
     return plan_rows(widest.bits, rows.columns, rows.vector, held_bytes)
 
 
-@hiding_frames
+@repeating("axis")
 @handing_over
 def softmax(x: Any, axis: int = -1, *, out: Any = None) -> Any:
     """Return exp(x - max(x)) / sum(exp(x - max(x))) along an axis.
@@ -91,7 +91,7 @@ def softmax(x: Any, axis: int = -1, *, out: Any = None) -> Any:
     return _softmax("softmax", x, axis, out, is_log=False)
 
 
-@hiding_frames
+@repeating("axis")
 @handing_over
 def log_softmax(x: Any, axis: int = -1, *, out: Any = None) -> Any:
     """Return x - max(x) - log(sum(exp(x - max(x)))) along an axis.
@@ -119,7 +119,7 @@ def _softmax(function: str, x: Any, axis: int, out: Any, is_log: bool) -> Any:
     return target.array
 
 
-@hiding_frames
+@repeating("eps", "statistics")
 @handing_over
 def rms_norm(x: Any, weight: Any = None, *, eps: float | None = None, out: Any = None, statistics: bool = False) -> Any:
     """Return x / sqrt(mean(x^2) + eps) * weight, with means over the last mode.
@@ -142,7 +142,7 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float | None = None, out: Any =
     return (target, scale) if statistics else target
 
 
-@hiding_frames
+@repeating("eps", "statistics")
 @handing_over
 def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, out: Any = None, statistics: bool = False

@@ -197,6 +197,11 @@ class ArgumentPlan:
             argument.add_leaves(value, found)
         return tuple(found)
 
+    def passed(self, args: tuple[Any, ...], values: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+        """Return the values of a reading of arguments, each with the array or the number that it is of."""
+        parts = zip(self.roles, self.starts, self.leaves(args), strict=True)
+        return [(values[start], leaf) for role, start, leaf in parts if role.values]
+
     def _describe_leaves(self, leaves: tuple[Any, ...]) -> tuple[Argument, ...]:
         return tuple([role.describe(value) for role, value in zip(self.roles, leaves, strict=True)])
 
