@@ -13,7 +13,6 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ArgumentError
-from tilewright.frames import hide_frames, hiding_frames
 from tilewright.kernels._grouped_kernel import grouped_tiles, listed_tiles
 from tilewright.kernels.choice import fastest
 from tilewright.kernels.dispatch import machine_of
@@ -23,6 +22,7 @@ from tilewright.kernels.model import Machine, resident_blocks
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import Plan, plan_for
 from tilewright.kernels.problem import Operand, Problem, Types, types_of
+from tilewright.kernels.repeats import repeating, watch
 from tilewright.kernels.results import array_beside, handing_over, host_array, maker_for
 from tilewright.runtime.addresses import may_overlap_itself, range_of, share_memory
 from tilewright.runtime.arrays import ALIGNMENT, ArrayInfo, adapter_for, common_device, describe
@@ -75,7 +75,7 @@ class Matrix:
         return kind(i.pointer, self.shape, self.strides, i.dtype, i.device, i.writable, owner, i.stream)
 
 
-@hiding_frames
+@repeating("out_dtype", "precision")
 @handing_over
 def grouped_matmul(
     a: Any, b: Any, offsets: Any = None, *, out: Any = None, out_dtype: Any = None, precision: str | None = None
@@ -112,13 +112,9 @@ def grouped_matmul(
 
     Raises `ArgumentError` for arguments that do not fit together.
     """
-    try:
-        if offsets is None:
-            return _multiply_lists(a, b, out, out_dtype, precision)
-        return _multiply_ragged(a, b, offsets, out, out_dtype, precision)
-    except Exception as error:
-        hide_frames(error)
-        raise
+    if offsets is None:
+        return _multiply_lists(a, b, out, out_dtype, precision)
+    return _multiply_ragged(a, b, offsets, out, out_dtype, precision)
 
 
 # --- ragged modes ----------------------------------------------------------------------------------------------------
@@ -139,7 +135,9 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
     if out is None:
         adapter = adapter_for(a)
         assert adapter is not None
-        out, pointer = maker_for(adapter.library, shape, types.out, device)()
+        make = maker_for(adapter.library, shape, types.out, device)
+        out, pointer = make()
+        watch.makes(out, make, pointer)
         infos["out"] = ArrayInfo(pointer, shape, row_major(shape), types.out, device)
     else:
         _check_out("out", infos, shape)
@@ -445,6 +443,7 @@ def _check_out(name: str, infos: dict[str, ArrayInfo], shape: Shape) -> None:
     for other in ("a", "b", "offsets"):
         if other in infos and share_memory(infos[other], infos[other].pointer, out, out.pointer):
             raise ArgumentError(f"{name} shares memory with {other}, which is read while it is written")
+    watch.meets(out, [infos[other] for other in ("a", "b", "offsets") if other in infos])
 
 
 def _matrix(info: ArrayInfo, array: Any) -> Matrix:

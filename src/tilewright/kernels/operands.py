@@ -15,7 +15,7 @@ from typing import Any  # Any: arrays of any library
 from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64
 from tilewright.errors import ArgumentError
-from tilewright.kernels.repeats import Meeting, watch
+from tilewright.kernels.repeats import watch
 from tilewright.kernels.results import maker_for
 from tilewright.runtime.addresses import may_overlap_itself, range_of, ranges_meet, share_memory
 from tilewright.runtime.arrays import Adapter, ArrayInfo, ArraySpec, Static, adapter_for, common_device
@@ -125,8 +125,7 @@ def result(
                 f"{library} array",
                 help=f"give the array that the result goes to: {name}=",
             ) from None
-        if watch.script is not None:
-            watch.script.made.append((array, make, pointer))
+        watch.makes(array, make, pointer)
         made = adapter_for(array)
         assert made is not None, array
         return Operand(name, made.describe(array), made, array)
@@ -152,8 +151,8 @@ def result(
                 f"{name} shares memory with {x.name}, which is read while {name} is written",
                 help=f"give {name} memory of its own" + (f", or {names} itself" if may_be else ""),
             )
-    if watch.script is not None:
-        watch.script.meetings += [Meeting(info, x.info, any(x is y for y in may_be)) for x in (*reads, *may_be)]
+    watch.meets(info, [x.info for x in reads])
+    watch.meets(info, [x.info for x in may_be], may_coincide=True)
     return given
 
 

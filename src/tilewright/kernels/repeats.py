@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast  # Any: arrays of any library
 
@@ -63,9 +63,24 @@ class Script:
 
 
 class _Watch(threading.local):
-    """The call of this thread that is watched."""
+    """The call of this thread that is watched, if one is: it is told what functions do beside launching."""
 
     script: Script | None = None
+
+    def makes(self, array: Any, maker: Maker, pointer: int) -> None:
+        """Take note of an array that was made."""
+        if self.script is not None:
+            self.script.made.append((array, maker, pointer))
+
+    def meets(self, out: ArrayInfo, reads: Iterable[ArrayInfo], may_coincide: bool = False) -> None:
+        """Take note that a result which was given was compared with arrays that are read."""
+        if self.script is not None:
+            self.script.meetings += [Meeting(out, read, may_coincide) for read in reads]
+
+    def reads_elements(self) -> None:
+        """Take note that elements are read on the host."""
+        if self.script is not None:
+            self.script.reads_elements = True
 
 
 watch: _Watch = _Watch()
@@ -137,18 +152,22 @@ def _watched(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 def _remember(signature: Signature, values: Sequence[Any], arrays: Sequence[int], script: Script, result: Any) -> None:
     """Remember how calls like the one that was watched are repeated, or that none can be."""
+    places = [n for n in arrays if values[n] is not None]
+    if not all(adapter_for(values[n]) for n in places):  # lists of them, say, of which each length would be a kind
+        return
     try:
         plan, (call, pointers, _) = signature.read(tuple(values))
     except ArgumentError:  # an option that cannot be looked up, such as a list
         return
-    places = [n for n in arrays if values[n] is not None]
-    given = {id(values[n]): plan.starts[n] for n in places} if plan.names == signature.names else {}
-    if plan.current_stream is None or script.reads_elements or not given:
+    if plan.current_stream is None or script.reads_elements or not places:
         call.kernel = _NEVER
-    elif len(given) == len(places):
-        tensors = [n for n in places if hasattr(values[n], "requires_grad")]
-        call.kernel = _Found(given, pointers, script).repeat(result, values, tensors) or _NEVER
-    # Else one array is in two places. Which of them a pointer is of, a call with two arrays will tell.
+        return
+    first = {id(values[n]): n for n in reversed(places)}
+    # Where one array is in two places, it is not known of which of them a pointer is: that holds for such calls alone.
+    same = [(first[id(values[n])], n) for n in places if first[id(values[n])] != n]
+    given = {identity: plan.starts[n] for identity, n in first.items()}
+    tensors = [n for n in places if hasattr(values[n], "requires_grad")]
+    call.kernel = _Found(given, pointers, script).repeat(result, values, tensors, same) or _NEVER
 
 
 class _Found:
@@ -161,15 +180,20 @@ class _Found:
         self._values: list[Any] = [*pointers, *(pointer for _, _, pointer in script.made)]
         self._first_number = len(self._values)
 
-    def repeat(self, result: Any, values: Sequence[Any], tensors: Sequence[int]) -> Repeat | None:
-        """Return what repeats the call; None where that cannot be said. `tensors` are the places of PyTorch's."""
+    def repeat(
+        self, result: Any, values: Sequence[Any], tensors: Sequence[int], same: Sequence[tuple[int, int]]
+    ) -> Repeat | None:
+        """Return what repeats the call; None where that cannot be said.
+
+        `tensors` are the places of PyTorch's tensors, `same` those of two that have to be one array.
+        """
         script, give = self._script, self._outputs(result, values)
         launches = [self._launch(launcher, args) for launcher, args in script.launches]
         meetings = [self._meeting(each, len(launches) == 1) for each in script.meetings]
         if give is None or None in launches or None in meetings:
             return None
         makers = [maker for _, maker, _ in script.made]
-        return _repeat(launches, makers, self._values[self._first_number :], meetings, tensors, give)  # type: ignore[arg-type]
+        return _repeat(launches, makers, self._values[self._first_number :], meetings, tensors, same, give)  # type: ignore[arg-type]
 
     def _launch(self, launcher: Launcher, args: tuple[Any, ...]) -> _Launch | None:
         """Return a launch, and what takes its pointers and numbers."""
@@ -229,9 +253,13 @@ def _repeat(
     numbers: Sequence[Any],
     meetings: Sequence[tuple[int, int, int, int, bool]],
     tensors: Sequence[int],
+    same: Sequence[tuple[int, int]],
     give: Give,
 ) -> Repeat:
     def repeat(values: Sequence[Any], pointers: tuple[Any, ...]) -> Any:
+        for first, other in same:
+            if values[first] is not values[other]:
+                return _LOOK
         for n in tensors:
             if values[n].requires_grad and sys.modules["torch"].is_grad_enabled():
                 return _LOOK

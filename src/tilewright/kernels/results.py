@@ -137,8 +137,7 @@ def handing_over(function: F) -> F:
 
 def host_array(array: Any, name: str) -> Array:
     """Return an array's elements in the CPU's memory."""
-    if watch.script is not None:
-        watch.script.reads_elements = True
+    watch.reads_elements()
     if isinstance(array, np.ndarray):
         return array
     if hasattr(array, "detach"):  # torch's, on whatever stream

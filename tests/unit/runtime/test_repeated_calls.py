@@ -112,6 +112,12 @@ CALLS: dict[str, tuple[Any, Arguments]] = {
         tw.attention_backward,
         lambda t: ((*(t((1, 2, 40, 32), FLOAT) for _ in range(5)), t((1, 2, 40))), {"scale": 0.5}),
     ),
+    "grouped_matmul": (
+        tw.grouped_matmul, lambda t: ((t((64, 64), BF16), t((4, 64, 72), BF16), t((4,), "int32")), {"out_dtype": tw.float32})
+    ),
+    "grouped_matmul, out, ragged K": (
+        tw.grouped_matmul, lambda t: ((t((64, 48)), t((48, 72)), t((2,), "int32")), {"out": t((2, 64, 72))})
+    ),
 }  # fmt: skip
 QUICK = (
     "softmax",
@@ -181,14 +187,19 @@ def test_what_the_result_may_not_meet_is_looked_at(torch: Library, launched: lis
     assert len(launched) == 3
 
 
-def test_one_array_in_two_places(torch: Library, launched: list[tuple[Any, ...]]) -> None:
-    """It does not say which of them a pointer is: that is not learnt from it, but holds for it."""
+def test_one_array_in_two_places(
+    torch: Library, launched: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not say which of them a pointer is: what is learnt of it holds for such calls."""
     x, y = torch((N, D)), torch((N, D))
     tw.softmax_backward(x, x)
     tw.softmax_backward(x, y)
     tw.softmax_backward(y, x)
     tw.softmax_backward(y, y)
     assert [pointers(launch, x, y) for launch in launched] == [[x, x], [x, y], [y, x], [y, y]]
+    for again in (torch((4, D)), torch((4, D))):
+        assert tw.softmax(again, out=again) is again
+        monkeypatch.setattr(operands, "read", refuse)
 
 
 def test_alignments_and_layouts_are_kinds_of_their_own(torch: Library, launched: list[tuple[Any, ...]]) -> None:
