@@ -150,6 +150,9 @@ def _watched(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         del observers[thread]
 
 
+is_entry(_watched)  # arguments that do not fit are the fault of who calls the function
+
+
 def _remember(signature: Signature, values: Sequence[Any], arrays: Sequence[int], script: Script, result: Any) -> None:
     """Remember how calls like the one that was watched are repeated, or that none can be."""
     places = [n for n in arrays if values[n] is not None]
