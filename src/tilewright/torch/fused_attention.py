@@ -54,19 +54,18 @@ def attention_operator(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute attention and log(sum(exp(scores))): the operator under `tw.torch.attention`; -1 stands for all keys."""
     out, _ = _empty_results(q, k, v, left, right, scale, offsets, key_offsets, key_lengths)
-    with torch.no_grad():  # gradients are the operator's, not the kernel's
-        found, lse = tilewright.attention(
-            q,
-            k,
-            v,
-            window=_sides(left, right),
-            scale=scale,
-            offsets=offsets,
-            key_offsets=key_offsets,
-            key_lengths=key_lengths,
-            out=out,
-            statistics=True,
-        )
+    found, lse = tilewright.attention(
+        q,
+        k,
+        v,
+        window=_sides(left, right),
+        scale=scale,
+        offsets=offsets,
+        key_offsets=key_offsets,
+        key_lengths=key_lengths,
+        out=out,
+        statistics=True,
+    )
     return found, lse
 
 
@@ -95,21 +94,20 @@ def attention_backward_operator(
     """Compute the gradients of q, k and v. There are no gradients of them, as with torch's fused attention."""
     # Bulk copies take no gradients that repeat one number, as that of a sum does.
     joined = grad if 0 not in grad.stride() and grad.stride(-1) == 1 else grad.contiguous()
-    with torch.no_grad():
-        dq, dk, dv = tilewright.attention_backward(
-            joined,
-            q,
-            k,
-            v,
-            out,
-            lse,
-            window=_sides(left, right),
-            scale=scale,
-            offsets=offsets,
-            key_offsets=key_offsets,
-            key_lengths=key_lengths,
-            lse_grad=lse_grad,
-        )
+    dq, dk, dv = tilewright.attention_backward(
+        joined,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        window=_sides(left, right),
+        scale=scale,
+        offsets=offsets,
+        key_offsets=key_offsets,
+        key_lengths=key_lengths,
+        lse_grad=lse_grad,
+    )
     return dq, dk, dv
 
 

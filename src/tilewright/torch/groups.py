@@ -49,8 +49,7 @@ def grouped_matmul_operator(
 ) -> torch.Tensor:
     """Multiply ragged groups in one launch: the operator under `tw.torch.grouped_matmul`. "" is torch's precision."""
     precise = (precision or precision_of_torch()) if a.dtype == torch.float32 else None
-    with torch.no_grad():  # gradients are the operator's, not the kernel's
-        found: torch.Tensor = tilewright.grouped_matmul(a, b, offsets, out_dtype=out_dtype, precision=precise)
+    found: torch.Tensor = tilewright.grouped_matmul(a, b, offsets, out_dtype=out_dtype, precision=precise)
     return found
 
 

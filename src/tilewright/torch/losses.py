@@ -25,14 +25,13 @@ def cross_entropy_operator(
     logits: torch.Tensor, labels: torch.Tensor, ignore_index: int, label_smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute losses of rows, and what their gradient needs: the operator under `tw.torch.cross_entropy`."""
-    with torch.no_grad():  # gradients are the operator's, not the kernel's
-        loss, top, total = tilewright.cross_entropy(
-            logits,
-            labels.contiguous(),
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            statistics=True,
-        )
+    loss, top, total = tilewright.cross_entropy(
+        logits,
+        labels.contiguous(),
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        statistics=True,
+    )
     return loss, top, total
 
 
@@ -52,16 +51,15 @@ def cross_entropy_backward_operator(
 ) -> torch.Tensor:
     """Compute (softmax - what the label counts) * grad."""
     joined = grad if grad.ndim < 2 else grad.contiguous()
-    with torch.no_grad():
-        found: torch.Tensor = tilewright.cross_entropy_backward(
-            joined,
-            logits,
-            labels.contiguous(),
-            top.contiguous(),
-            total.contiguous(),
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-        )
+    found: torch.Tensor = tilewright.cross_entropy_backward(
+        joined,
+        logits,
+        labels.contiguous(),
+        top.contiguous(),
+        total.contiguous(),
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+    )
     return found
 
 

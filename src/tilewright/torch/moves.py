@@ -28,8 +28,7 @@ def _permute_batch(info: Any, in_dims: tuple[Any, ...], x: torch.Tensor, dims: S
 @op("tilewright::permute", shape=_permuted, vmap=_permute_batch)
 def permute_operator(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """Copy with modes in another order: the operator under `tw.torch.permute`."""
-    with torch.no_grad():  # gradients are the operator's, not the kernel's
-        found: torch.Tensor = tilewright.permute(x, dims)
+    found: torch.Tensor = tilewright.permute(x, dims)
     return found
 
 

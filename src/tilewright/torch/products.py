@@ -129,10 +129,7 @@ def matmul_operator(
         operands = {n: x for n, x in (("gate", gate), ("residual", residual)) if x is not None}
         function = functools.partial(finish, function=epilogue, **operands)
     precise = (precision or precision_of_torch()) if a.dtype == torch.float32 else None
-    with torch.no_grad():  # gradients are the operator's, not the kernel's
-        found: torch.Tensor = tilewright.matmul(
-            a, b, bias=bias, epilogue=function, out_dtype=out_dtype, precision=precise
-        )
+    found: torch.Tensor = tilewright.matmul(a, b, bias=bias, epilogue=function, out_dtype=out_dtype, precision=precise)
     return found
 
 

@@ -15,8 +15,7 @@ def rope_operator(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, inverse: bool
 ) -> torch.Tensor:
     """Turn pairs by angles: the operator under `tw.torch.rope`."""
-    with torch.no_grad():  # gradients are the operator's, not the kernel's
-        found: torch.Tensor = tilewright.rope(x, cos, sin, interleaved=interleaved, inverse=inverse)
+    found: torch.Tensor = tilewright.rope(x, cos, sin, interleaved=interleaved, inverse=inverse)
     return found
 
 

@@ -41,16 +41,14 @@ def check_tensor(function: str, name: str, x: Any) -> None:
 @op("tilewright::softmax", shape=in_rows, vmap="loop", autocast=torch.float32)
 def softmax_operator(x: torch.Tensor, dim: int) -> torch.Tensor:
     """Compute softmax along a mode: the operator under `tw.torch.softmax`."""
-    with torch.no_grad():  # gradients are the operator's, not the kernel's
-        found: torch.Tensor = tilewright.softmax(x, dim)
+    found: torch.Tensor = tilewright.softmax(x, dim)
     return found
 
 
 @op("tilewright::softmax_backward", shape=like_second, vmap="loop")
 def softmax_backward_operator(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
     """Compute y * (grad - sum(grad * y))."""
-    with torch.no_grad():
-        found: torch.Tensor = tilewright.softmax_backward(grad, y, dim)
+    found: torch.Tensor = tilewright.softmax_backward(grad, y, dim)
     return found
 
 
@@ -75,16 +73,14 @@ def _softmax_backward_backward(
 @op("tilewright::log_softmax", shape=in_rows, vmap="loop", autocast=torch.float32)
 def log_softmax_operator(x: torch.Tensor, dim: int) -> torch.Tensor:
     """Compute the logarithm of softmax along a mode: the operator under `tw.torch.log_softmax`."""
-    with torch.no_grad():
-        found: torch.Tensor = tilewright.log_softmax(x, dim)
+    found: torch.Tensor = tilewright.log_softmax(x, dim)
     return found
 
 
 @op("tilewright::log_softmax_backward", shape=like_second, vmap="loop")
 def log_softmax_backward_operator(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
     """Compute grad - exp(y) * sum(grad)."""
-    with torch.no_grad():
-        found: torch.Tensor = tilewright.log_softmax_backward(grad, y, dim)
+    found: torch.Tensor = tilewright.log_softmax_backward(grad, y, dim)
     return found
 
 
@@ -154,8 +150,7 @@ def rms_norm_operator(x: torch.Tensor, weight: torch.Tensor | None, eps: float) 
     """Compute RMS norm over the last mode, and 1 / sqrt(mean(x^2) + eps): the operator under `tw.torch.rms_norm`."""
     if x.shape[-1] == 0:
         return x.new_empty(x.shape), x.new_full(x.shape[:-1], torch.nan, dtype=_number_type(x))
-    with torch.no_grad():
-        y, scale = tilewright.rms_norm(x, weight, eps=eps, statistics=True)
+    y, scale = tilewright.rms_norm(x, weight, eps=eps, statistics=True)
     return y, scale
 
 
@@ -170,8 +165,7 @@ def rms_norm_backward_operator(
     grad: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the gradients of RMS norm's x and weight; `eps` is for gradients of these."""
-    with torch.no_grad():
-        dx, dweight = tilewright.rms_norm_backward(grad, x, scale.contiguous(), weight)
+    dx, dweight = tilewright.rms_norm_backward(grad, x, scale.contiguous(), weight)
     return dx, x.new_empty(0) if dweight is None else dweight
 
 
@@ -237,8 +231,7 @@ def layer_norm_operator(
     if x.shape[-1] == 0:
         mean = x.new_full(x.shape[:-1], torch.nan, dtype=_number_type(x))
         return x.new_empty(x.shape), mean, mean.clone()
-    with torch.no_grad():
-        y, mean, scale = tilewright.layer_norm(x, weight, bias, eps=eps, statistics=True)
+    y, mean, scale = tilewright.layer_norm(x, weight, bias, eps=eps, statistics=True)
     return y, mean, scale
 
 
@@ -266,10 +259,9 @@ def layer_norm_backward_operator(
     parameters: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute the gradients of layer norm's x, weight and bias; `eps` is for gradients of these."""
-    with torch.no_grad():
-        dx, dweight, dbias = tilewright.layer_norm_backward(
-            grad, x, mean.contiguous(), scale.contiguous(), weight, parameters=parameters
-        )
+    dx, dweight, dbias = tilewright.layer_norm_backward(
+        grad, x, mean.contiguous(), scale.contiguous(), weight, parameters=parameters
+    )
     if not parameters:
         like = x if weight is None else weight
         return dx, like.new_empty(0), like.new_empty(0)
