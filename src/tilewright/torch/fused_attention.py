@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from typing import Any  # Any: specifications of DTensor
+
 import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor
+from tilewright.torch.sharding import Way, shards
 
 _ALL = -1  # a side of a window without a bound
 _MOST_HEAD = 256
@@ -132,6 +137,63 @@ def _attention_backward(
         grad, lse_grad, q, k, v, results[0], results[1], left, right, scale, offsets, key_offsets, key_lengths
     )
     return {"q": dq, "k": dk, "v": dv}
+
+
+def _whole_groups(q: Any, k: Any, **others: Any) -> bool:
+    """Refuse heads divided so that a device lacks the keys of some: several heads may share those of one."""
+    if q.shape[1] == k.shape[1]:
+        return True
+    devices = zip(k.placements, k.mesh.shape, strict=True)
+    return bool(k.shape[1] % math.prod(n for p, n in devices if shards(p, 1)) == 0)
+
+
+def _attention_ways(q: Any, k: Any, has_results: bool, lengths: Any, is_ragged: bool) -> list[Way]:
+    """Return ways by batches and heads; a ragged batch is divided by heads alone.
+
+    Heads that share all keys are divided while the keys are not. The gradients of these are then sums.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    results, lse = ("grad", "out"), ("lse_grad", "lse")
+    ways = []
+    for mode in (1,) if is_ragged else (0, 1):
+        inputs: dict[str, Any] = dict.fromkeys(("q", "k", "v", *results), Shard(mode))
+        inputs |= dict.fromkeys(lse, Shard(0 if is_ragged else mode))
+        if mode == 0 and lengths is not None:
+            inputs["key_lengths"] = Shard(0)
+        first = [Shard(mode), Shard(0 if is_ragged else mode)]
+        if mode == 1 and k.shape[1] == 1 < q.shape[1]:
+            shared = {**inputs, "k": Replicate(), "v": Replicate()}
+            ways.append(Way([Shard(1), Partial(), Partial()] if has_results else first, shared))
+        else:
+            ways.append(Way([Shard(mode)] * 3 if has_results else first, inputs))
+    return ways
+
+
+@functools.partial(attention_operator.sharding, check=_whole_groups)
+def _forward_ways(
+    q: Any, k: Any, v: Any, left: int, right: int, scale: Any, offsets: Any, key_offsets: Any, key_lengths: Any
+) -> list[Way]:
+    return _attention_ways(q, k, False, key_lengths, offsets is not None)
+
+
+@functools.partial(attention_backward_operator.sharding, check=_whole_groups)
+def _backward_ways(
+    grad: Any,
+    lse_grad: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    left: int,
+    right: int,
+    scale: Any,
+    offsets: Any,
+    key_offsets: Any,
+    key_lengths: Any,
+) -> list[Way]:
+    return _attention_ways(q, k, True, key_lengths, offsets is not None)
 
 
 def attention(

@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of oper
 import torch
 
 from tilewright.errors import ArgumentError
+from tilewright.torch import sharding
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,6 +65,7 @@ class Operator(Generic[P, R]):
         else:
             self._definition.register_fake(functools.partial(_on_one_device, name, lambda *args, **keywords: None))
         self._function: Any = None  # Any: a torch.autograd.Function, where there are gradients
+        self.ways: sharding.Rule | None = None  # what `sharding` was given
         self._vmap = None if vmap is None else _vmap_rule(self, vmap)
         if self._vmap is not None:
             self._definition.register_vmap(self._vmap)
@@ -71,6 +73,8 @@ class Operator(Generic[P, R]):
             _register_autocast(self, autocast)
 
     def __call__(self, *args: P.args, **keywords: P.kwargs) -> R:
+        if _untold:
+            _tell_dtensor()
         function = self._function
         if function is not None and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
             # torch.func differentiates no operator of torch.library, but functions like this one.
@@ -142,6 +146,39 @@ class Operator(Generic[P, R]):
         self._function = kind
         return function
 
+    def sharding(self, rule: _Function, *, check: Callable[..., bool] | None = None) -> _Function:
+        """Say how the operator is divided over devices, so that it takes DTensors (`torch.distributed.tensor`).
+
+        `rule` takes the operator's arguments, where tensors are specifications with a shape, and returns the ways:
+        for one dimension of a device mesh, `Way(results, inputs)` has a placement for each result, and placements of
+        inputs by name; inputs that it leaves out are replicated. That all may be replicated goes without saying. What
+        a way says has to hold: the function of the parts is the part of the result that its placement names.
+
+        >>> import torch, tilewright as tw
+        >>> from torch.distributed.tensor import Shard
+        >>> @tw.torch.op("docs::negated", shape="x")
+        ... def negated(x: torch.Tensor) -> torch.Tensor:
+        ...     return -x
+        >>> @negated.sharding
+        ... def negated_sharding(x):
+        ...     return [tw.torch.Way([Shard(n)], {"x": Shard(n)}) for n in range(len(x.shape))]
+
+        DTensor takes the way that needs the least communication, over each dimension of the mesh. A way with modes
+        that the mesh has more devices for than they have elements is left out. `check` is called with the tensors'
+        specifications on all dimensions of the mesh, by name, and refuses by returning False.
+
+        Raises `ArgumentError` for an operator that mutates its inputs.
+        """
+        if self.overload._schema.is_mutable:
+            raise ArgumentError(
+                f"{self.name} mutates its inputs, and such operators are not divided",
+                help="return new tensors instead, or call it on the tensors' to_local()",
+            )
+        self.ways = rule
+        _untold[self.overload] = (rule, check)
+        _tell_dtensor()
+        return rule
+
     def check(self, *args: P.args, **keywords: P.kwargs) -> dict[str, str]:
         """Run `torch.library.opcheck` on a call: schema, fake implementation, gradients, and tracing with symbols.
 
@@ -159,6 +196,19 @@ class Operator(Generic[P, R]):
         bound = self._signature.bind(*args, **keywords)
         bound.apply_defaults()
         return dict(bound.arguments)
+
+
+_untold: dict[Any, tuple[sharding.Rule, sharding.Check | None]] = {}  # ways of overloads that DTensor has to be told
+
+
+@torch.compiler.assume_constant_result  # a graph holds nothing of it, and tracing runs it
+def _tell_dtensor() -> bool:
+    """Register ways as soon as this process has DTensors. It never imports them: that takes long."""
+    if sharding.is_loaded():
+        while _untold:
+            overload, (rule, check) = _untold.popitem()
+            sharding.register(overload, rule, check)
+    return True
 
 
 _Rule = Callable[..., Any]
