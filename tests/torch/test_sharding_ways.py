@@ -87,17 +87,17 @@ def _cases() -> Iterator[tuple[str, Case]]:
 
 def _attention() -> Iterator[tuple[str, Case]]:
     plain = {"left": -1, "right": 0, "scale": None, "offsets": None, "key_offsets": None, "key_lengths": None}
-    for what, shared, lengths in (
-        ("", 4, None),
-        (", two heads share", 2, torch.tensor([2, 3])),
-        (", all share", 1, None),
+    for what, shared, lengths, right in (
+        ("", 4, None, 0),
+        (", two heads share", 2, torch.tensor([2, 3]), 0),
+        (", all share", 1, None, -1),
     ):
         q, k, v = numbers(2, 4, 3, 8), numbers(2, shared, 3, 8), numbers(2, shared, 3, 8, seed=7)
-        given = {**plain, "q": q, "k": k, "v": v, "key_lengths": lengths}
-        yield f"attention{what}", Case(fused_attention.attention_operator, given, 2)
+        given = {**plain, "q": q, "k": k, "v": v, "key_lengths": lengths, "right": right}
+        yield f"attention{what}", Case(fused_attention.attention_operator, given, 2 - right)
         out, lse = fused_attention.attention_operator(**given)
         given |= {"grad": numbers(*out.shape), "lse_grad": numbers(*lse.shape), "out": out, "lse": lse}
-        yield f"attention{what} backward", Case(fused_attention.attention_backward_operator, given, 2)
+        yield f"attention{what} backward", Case(fused_attention.attention_backward_operator, given, 2 - right)
     ends = torch.tensor([0, 2, 5])
     q, k, v = (numbers(5, 2, 8, seed=n) for n in range(3))
     given = {**plain, "q": q, "k": k, "v": v, "offsets": ends}

@@ -10,7 +10,7 @@ import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor
-from tilewright.torch.sharding import Way, is_dtensor, shard, shards
+from tilewright.torch.sharding import Way, is_dtensor, is_taken_by_torch, shard, shards
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -140,9 +140,9 @@ def cross_entropy(
 
     Arguments are those of `torch.nn.functional.cross_entropy` for labels of classes: `input` is (N, C), (C) or (N, C,
     d1, ...), and `target` has the shape without C. Sums and losses are computed in float32 (float64), whatever autocast
-    says; the result has the input's type, and under autocast float32. Gradients have gradients. DTensors whose classes
-    are divided go to torch's own function inside of its `loss_parallel()`, and are gathered elsewhere. On a GPU a label that
-    is not a class gives NaN; on the CPU it is torch's `IndexError`.
+    says; the result has the input's type, and under autocast float32. Gradients have gradients. On a GPU a label that
+    is not a class gives NaN; on the CPU it is torch's `IndexError`. Inside of torch's `loss_parallel()`, DTensors whose
+    classes are divided go to torch's own function; elsewhere their parts are gathered.
 
     Raises `ArgumentError` for probabilities as the target, another reduction, and weights with label smoothing.
     """
@@ -186,12 +186,10 @@ def cross_entropy(
 
 
 def _is_divided_by_torch(input: Any) -> bool:
-    """Say whether the classes of a DTensor are divided, and torch's `loss_parallel()` knows what to do with the parts."""
-    from torch.distributed.tensor import DTensor
-
-    handlers = getattr(DTensor._op_dispatcher, "_custom_op_handlers", {})
+    """Say whether the classes of a DTensor are divided, and torch's `loss_parallel()` is there for the parts."""
     classes = 0 if input.ndim == 1 else 1
-    return torch.ops.aten.nll_loss_forward.default in handlers and any(shards(p, classes) for p in input.placements)
+    is_on = is_taken_by_torch(torch.ops.aten.nll_loss_forward.default)
+    return is_on and any(shards(p, classes) for p in input.placements)
 
 
 def _check_labels(target: torch.Tensor, classes: int, ignore_index: int) -> None:

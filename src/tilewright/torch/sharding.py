@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any  # Any: torch's placements and specifications, whose types are not read
 
-__all__ = ["Way", "Rule", "is_dtensor", "is_loaded", "partial", "register", "shard", "shards", "sharded_like", "sums"]
+__all__ = [
+    "Way", "Rule", "is_dtensor", "is_loaded", "is_taken_by_torch", "partial", "register", "shard", "shards",
+    "sharded_like", "sums",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,14 @@ def is_loaded() -> bool:
 def is_dtensor(x: object) -> bool:
     """Say whether something is a DTensor, without importing what these are."""
     return is_loaded() and isinstance(x, sys.modules["torch.distributed.tensor"].DTensor)
+
+
+def is_taken_by_torch(overload: Any) -> bool:
+    """Say whether torch treats an operator of DTensors in its own way for now, as `loss_parallel()` lets it."""
+    if not is_loaded():
+        return False
+    dispatcher = sys.modules["torch.distributed.tensor"].DTensor._op_dispatcher
+    return overload in getattr(dispatcher, "_custom_op_handlers", {})
 
 
 def shard(mode: int) -> Any:
