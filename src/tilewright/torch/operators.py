@@ -201,7 +201,7 @@ class Operator(Generic[P, R]):
 _untold: dict[Any, tuple[sharding.Rule, sharding.Check | None]] = {}  # ways of overloads that DTensor has to be told
 
 
-@torch.compiler.assume_constant_result  # a graph holds nothing of it, and tracing runs it
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # tracing runs it, no graph holds it
 def _tell_dtensor() -> bool:
     """Register ways as soon as this process has DTensors. It never imports them: that takes long."""
     if sharding.is_loaded():
