@@ -64,6 +64,8 @@ class RemoteTuner:
         self._tasks = _TASKS if not isinstance(known, int) else max(1, known) * _TASKS_A_WORKER
         self._verdicts = Verdicts(None if job.reference is None else {}, job.tolerance)
         self._complete = True
+        self._order: list[Config] = []  # whichever worker answers first
+        self._jobs = 0
         self._pending: dict[Future[Any], _Task] = {}
 
     def run(self, batches: Iterator[list[Config]], total: int | None) -> Tuning:
@@ -92,6 +94,7 @@ class RemoteTuner:
 
     def _start(self, batch: Sequence[Config], bar: Progress) -> None:
         able = []
+        self._order += batch
         for config in batch:
             try:
                 self._candidate(config)
@@ -116,7 +119,9 @@ class RemoteTuner:
         self._pending[future] = task
 
     def _data(self, configs: Sequence[Config], is_final: bool = False) -> bytes:
-        return pickle.dumps(self.job.with_candidates([self._candidate(config) for config in configs], is_final))
+        self._jobs += 1
+        candidates = [self._candidate(config) for config in configs]
+        return pickle.dumps(self.job.with_candidates(candidates, is_final, self._jobs))
 
     def _collect(self, bar: Progress) -> None:
         done, _ = wait(self._pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -164,7 +169,7 @@ class RemoteTuner:
         for config, trial in self.trials.items():
             if trial.status in ("ok", "untimed") and config not in right:
                 self.trials[config] = replace(trial, status="wrong", reason=self._verdicts.why_wrong(config))
-        trials = tuple(self.trials.values())
+        trials = tuple(self.trials[config] for config in self._order if config in self.trials)
         usable = [trial for trial in trials if trial.status in ("ok", "untimed")]
         if not usable:
             raise why_none(self.job.name, trials)

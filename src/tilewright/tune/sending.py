@@ -42,8 +42,8 @@ def send(function: Any, what: str) -> Sent:  # Any: a function, or what a decora
 
     Raises `ArgumentError` for a function that has no name at the top of a module, such as a lambda.
     """
-    module = getattr(function, "__module__", None)
-    name: str = getattr(function, "__qualname__", None) or getattr(function, "__name__", "")
+    module: str | None = getattr(function, "__module__", None)
+    name = str(getattr(function, "__qualname__", None) or getattr(function, "__name__", ""))
     place = place_of(function, module, name, lambda found: getattr(found, "_code", found) is _code_of(function))
     if place is None:
         raise not_found(f"{what}, which goes to workers,", module, name)

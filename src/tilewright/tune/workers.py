@@ -43,7 +43,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker is to do: these candidates on these arguments. With `is_final` the best are compared again."""
+    """What one worker is to do: these candidates on these arguments. With `is_final` the best are compared again.
+
+    `number` makes each job another one, as some executors answer equal calls from memory.
+    """
 
     name: str
     target: Sent
@@ -58,10 +61,11 @@ class Job:
     version: str = __version__
     candidates: tuple[Candidate, ...] = ()
     is_final: bool = False
+    number: int = 0
 
-    def with_candidates(self, candidates: Sequence[Candidate], is_final: bool = False) -> Job:
+    def with_candidates(self, candidates: Sequence[Candidate], is_final: bool, number: int) -> Job:
         """Return the job for some of the candidates."""
-        return replace(self, candidates=tuple(candidates), is_final=is_final)
+        return replace(self, candidates=tuple(candidates), is_final=is_final, number=number)
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ def test_threads_find_what_this_process_finds() -> None:
         assert statuses(found) == ["untimed", "untimed", "wrong", "wrong"]
         alone = tuned(reference=remote.reference).tune(out, x, factor, grid=remote.blocks)
         assert statuses(alone) == statuses(found) and alone.best == found.best
+        assert [trial.config for trial in found.trials] == remote.CONFIGS
         # Without a reference, groups of several workers are joined: two against one.
         found = tuned(remote.CONFIGS[:3]).tune(out, x, factor, grid=remote.blocks, executor=pool)
         assert [t.status for t in found.trials if t.config == remote.CONFIGS[2]] == ["wrong"]
