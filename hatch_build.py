@@ -31,11 +31,22 @@ else:
 # The IR, its passes and what runs it: users meet none of it but what the simulator finds.
 INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
 SHOWN = ("tilewright/backends/sim/findings.py",)
-# What reads Python, what speaks to the driver, how a trace goes on, and families of kernels with what they share: users
-# meet what packages export, and nothing else of it.
+# What reads Python, what speaks to the driver, how a trace goes on, how a tuning does, what commands and reports consist
+# of, and families of kernels with what they share: users meet what packages export, and nothing else of it.
 MOSTLY_INNER = (
     *(f"tilewright/{folder}/" for folder in ("frontend", "runtime")),
     *(f"tilewright/trace/{file}" for file in ("carry", "engine", "holders", "loops", "reach", "settle")),
+    *(f"tilewright/{folder}/" for folder in ("demo", "suites")),
+    *(f"tilewright/bench/{file}" for file in ("checking", "device", "machine", "progress")),
+    *(
+        f"tilewright/profile/{file}"
+        for file in (
+            *("asynchronous", "bounds", "caches", "conflicts", "facts", "inline", "page", "pictures", "roles", "run"),
+            *("shapes", "text"),
+        )
+    ),
+    *(f"tilewright/tune/{file}" for file in ("compiling", "executors", "launching", "sending", "trials", "workers")),
+    "tilewright/torch/sharding",
     *(
         f"tilewright/kernels/{file}"
         for file in (

@@ -23,9 +23,11 @@ from tilewright.torch.rows import layer_norm as layer_norm
 from tilewright.torch.rows import log_softmax as log_softmax
 from tilewright.torch.rows import rms_norm as rms_norm
 from tilewright.torch.rows import softmax as softmax
+from tilewright.torch.sharding import Way as Way
 
 __all__ = [
-    "op", "Operator", "matmul", "matmul_operator", "grouped_matmul", "softmax", "log_softmax", "rms_norm", "layer_norm",
-    "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
+    "op", "Operator", "Way",
+    "matmul", "matmul_operator", "grouped_matmul", "softmax", "log_softmax", "rms_norm", "layer_norm", "permute",
+    "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
     "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

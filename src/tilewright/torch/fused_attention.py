@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from typing import Any  # Any: specifications of DTensor
+
 import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor
+from tilewright.torch.sharding import Way, is_taken_by_torch, shards
 
 _ALL = -1  # a side of a window without a bound
 _MOST_HEAD = 256
@@ -132,6 +137,67 @@ def _attention_backward(
     return {"q": dq, "k": dk, "v": dv}
 
 
+def _whole_groups(q: Any, k: Any, **others: Any) -> bool:
+    """Refuse heads divided so that a device lacks the keys of some: several heads may share those of one."""
+    if q.shape[1] == k.shape[1]:
+        return True
+    devices = zip(k.placements, k.mesh.shape, strict=True)
+    return bool(k.shape[1] % math.prod(n for p, n in devices if shards(p, 1)) == 0)
+
+
+def _attention_ways(q: Any, k: Any, has_results: bool, lengths: Any, is_ragged: bool, sees_all: bool) -> list[Way]:
+    """Return ways by batches and heads; a ragged batch is divided by heads alone.
+
+    Heads that share all keys are divided while the keys are not, and so are tokens that all see the same keys. The
+    gradients of these are then sums.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    results, lse = ("grad", "out"), ("lse_grad", "lse")
+    ways = []
+    for mode in (1,) if is_ragged else (0, 1):
+        inputs: dict[str, Any] = dict.fromkeys(("q", "k", "v", *results), Shard(mode))
+        inputs |= dict.fromkeys(lse, Shard(0 if is_ragged else mode))
+        if mode == 0 and lengths is not None:
+            inputs["key_lengths"] = Shard(0)
+        first = [Shard(mode), Shard(0 if is_ragged else mode)]
+        if mode == 1 and k.shape[1] == 1 < q.shape[1]:
+            shared = {**inputs, "k": Replicate(), "v": Replicate()}
+            ways.append(Way([Shard(1), Partial(), Partial()] if has_results else first, shared))
+        else:
+            ways.append(Way([Shard(mode)] * 3 if has_results else first, inputs))
+    if sees_all and not is_ragged:
+        inputs = dict.fromkeys(("q", *results, *lse), Shard(2))
+        ways.append(Way([Shard(2), Partial(), Partial()] if has_results else [Shard(2)] * 2, inputs))
+    return ways
+
+
+@functools.partial(attention_operator.sharding, check=_whole_groups)
+def _forward_ways(
+    q: Any, k: Any, v: Any, left: int, right: int, scale: Any, offsets: Any, key_offsets: Any, key_lengths: Any
+) -> list[Way]:
+    return _attention_ways(q, k, False, key_lengths, offsets is not None, left == right == _ALL)
+
+
+@functools.partial(attention_backward_operator.sharding, check=_whole_groups)
+def _backward_ways(
+    grad: Any,
+    lse_grad: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    left: int,
+    right: int,
+    scale: Any,
+    offsets: Any,
+    key_offsets: Any,
+    key_lengths: Any,
+) -> list[Way]:
+    return _attention_ways(q, k, True, key_lengths, offsets is not None, left == right == _ALL)
+
+
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -203,7 +269,7 @@ def scaled_dot_product_attention(
     True
 
     Masks, dropout, other ranks than four, batches that broadcast, other types, and `is_causal` for different numbers of
-    tokens and keys go to torch's own function; so does what it refuses.
+    tokens and keys go to torch's own function; so does what it refuses, and all inside of torch's `context_parallel`.
     """
     if why_torch(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa) is not None:
         found: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(
@@ -226,6 +292,8 @@ def why_torch(
 ) -> str | None:
     """Return why a call is left to torch's own function, or None if `attention` gives the same."""
     tensors = (query, key, value)
+    if is_taken_by_torch(torch.ops.aten._scaled_dot_product_flash_attention.default):
+        return "torch's context_parallel divides its tokens"
     if not all(isinstance(x, torch.Tensor) and x.is_floating_point() and x.element_size() > 1 for x in tensors):
         return "its arguments are not tensors of floats"
     if attn_mask is not None or dropout_p:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal  # Any: specifications of DTensor
 
 import torch
 
@@ -10,6 +10,7 @@ import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
 from tilewright.torch.products import precision_of_torch
+from tilewright.torch.sharding import Way, partial, shard, sums
 
 
 def _result(
@@ -70,6 +71,21 @@ def _grouped_matmul_backward(
     if "b" in needs:
         found["b"] = grouped_matmul_operator(a.mT, slope, offsets, None, precision)
     return found
+
+
+@grouped_matmul_operator.sharding
+def _grouped_matmul_ways(a: Any, b: Any, offsets: Any, out_dtype: Any = None, precision: str = "") -> list[Way]:
+    # The ragged mode stays whole, as do the groups: offsets count its indices.
+    ways = [Way([p], {name: p}) for p in sums() for name in ("a", "b")]
+    ragged = {(2, 3): "M", (2, 2): "K", (3, 2): "N"}[len(a.shape), len(b.shape)]
+    rank = 3 if ragged == "K" else 2
+    if ragged != "M":
+        ways.append(Way([shard(rank - 2)], {"a": shard(len(a.shape) - 2)}))
+    if ragged != "N":
+        ways.append(Way([shard(rank - 1)], {"b": shard(len(b.shape) - 1)}))
+    if ragged != "K":
+        ways.append(Way([partial()], {"a": shard(len(a.shape) - 1), "b": shard(len(b.shape) - 2)}))
+    return ways
 
 
 def grouped_matmul(

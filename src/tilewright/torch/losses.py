@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any  # Any: specifications of DTensor
+
 import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor
+from tilewright.torch.sharding import Way, is_dtensor, is_taken_by_torch, shard, shards
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -103,6 +106,19 @@ def _cross_entropy_backward_backward(
     return found
 
 
+@cross_entropy_operator.sharding
+def _cross_entropy_ways(logits: Any, labels: Any, ignore_index: int, label_smoothing: float) -> list[Way]:
+    return [Way([shard(n)] * 3, {"logits": shard(n), "labels": shard(n)}) for n in range(len(labels.shape))]
+
+
+@cross_entropy_backward_operator.sharding
+def _cross_entropy_backward_ways(
+    grad: Any, logits: Any, labels: Any, top: Any, total: Any, ignore_index: int, label_smoothing: float
+) -> list[Way]:
+    names = ("grad", "logits", "labels", "top", "total")
+    return [Way([shard(n)], dict.fromkeys(names, shard(n))) for n in range(len(labels.shape))]
+
+
 def cross_entropy(
     input: torch.Tensor,
     target: torch.Tensor,
@@ -123,7 +139,8 @@ def cross_entropy(
     Arguments are those of `torch.nn.functional.cross_entropy` for labels of classes: `input` is (N, C), (C) or (N, C,
     d1, ...), and `target` has the shape without C. Sums and losses are computed in float32 (float64), whatever autocast
     says; the result has the input's type, and under autocast float32. Gradients have gradients. On a GPU a label that
-    is not a class gives NaN; on the CPU it is torch's `IndexError`.
+    is not a class gives NaN; on the CPU it is torch's `IndexError`. Inside of torch's `loss_parallel()`, DTensors whose
+    classes are divided go to torch's own function; elsewhere their parts are gathered.
 
     Raises `ArgumentError` for probabilities as the target, another reduction, and weights with label smoothing.
     """
@@ -140,11 +157,16 @@ def cross_entropy(
         raise ArgumentError(
             "weight and label_smoothing do not go together here", help="use torch.nn.functional.cross_entropy for both"
         )
+    if is_dtensor(input) and _is_divided_by_torch(input):
+        found: torch.Tensor = torch.nn.functional.cross_entropy(
+            input, target, weight, None, ignore_index, None, reduction, label_smoothing
+        )
+        return found
     logits = input.movedim(1, -1) if input.ndim > 2 else input
     if target.shape != logits.shape[:-1]:
         raise ArgumentError(f"target has the shape {tuple(target.shape)}, and input {tuple(input.shape)}")
     if not torch.compiler.is_compiling():
-        _check_labels(target, logits.shape[-1], ignore_index)
+        _check_labels(target.to_local() if is_dtensor(target) else target, logits.shape[-1], ignore_index)
     losses, _, _ = cross_entropy_operator(logits, target, ignore_index, label_smoothing)
     device = input.device.type
     kind = losses.dtype if torch.is_autocast_enabled(device) else input.dtype
@@ -159,6 +181,13 @@ def cross_entropy(
         return losses.to(kind)
     total = losses.sum()
     return (total if reduction == "sum" else total / (target != ignore_index).sum()).to(kind)
+
+
+def _is_divided_by_torch(input: Any) -> bool:
+    """Say whether the classes of a DTensor are divided, and torch's `loss_parallel()` is there for the parts."""
+    classes = 0 if input.ndim == 1 else 1
+    is_on = is_taken_by_torch(torch.ops.aten.nll_loss_forward.default)
+    return is_on and any(shards(p, classes) for p in input.placements)
 
 
 def _check_labels(target: torch.Tensor, classes: int, ignore_index: int) -> None:

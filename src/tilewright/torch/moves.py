@@ -10,6 +10,7 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
+from tilewright.torch.sharding import Way, shard, sums
 
 
 def _permuted(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
@@ -38,6 +39,12 @@ def _permute_backward(grad: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     for n, d in enumerate(dims):
         back[d % len(dims)] = n
     return permute_operator(grad, back)
+
+
+@permute_operator.sharding
+def _permute_ways(x: Any, dims: Sequence[int]) -> list[Way]:
+    moved = [Way([shard(n)], {"x": shard(d % len(dims))}) for n, d in enumerate(dims)]
+    return moved + [Way([p], {"x": p}) for p in sums()]
 
 
 def permute(input: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:

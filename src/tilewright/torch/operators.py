@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of oper
 import torch
 
 from tilewright.errors import ArgumentError
+from tilewright.torch import sharding
 from tilewright.torch.eager import Inputs, is_plain_thread, shares_memory
 
 P = ParamSpec("P")
@@ -72,6 +73,7 @@ class Operator(Generic[P, R]):
         # Where there are gradients: a torch.autograd.Function for transforms, and what applies one without them.
         self._function: Any = None  # Any: a class that is made
         self._apply: Callable[..., Any] | None = None
+        self.ways: sharding.Rule | None = None  # what `sharding` was given
         self._vmap = None if vmap is None else _vmap_rule(self, vmap)
         if self._vmap is not None:
             self._definition.register_vmap(self._vmap)
@@ -86,6 +88,8 @@ class Operator(Generic[P, R]):
                     return cast("R", self._run_direct(*given))
                 if self._apply is not None:
                     return cast("R", self._apply(*given))
+        if _untold:
+            _tell_dtensor()
         function = self._function
         if function is not None and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
             # torch.func differentiates no operator of torch.library, but functions like this one.
@@ -184,6 +188,39 @@ class Operator(Generic[P, R]):
         self._apply = super(torch.autograd.Function, direct).apply  # type: ignore[misc]
         return function
 
+    def sharding(self, rule: _Function, *, check: Callable[..., bool] | None = None) -> _Function:
+        """Say how the operator is divided over devices, so that it takes DTensors (`torch.distributed.tensor`).
+
+        `rule` takes the operator's arguments, where tensors are specifications with a shape, and returns the ways:
+        for one dimension of a device mesh, `Way(results, inputs)` has a placement for each result, and placements of
+        inputs by name; inputs that it leaves out are replicated. That all may be replicated goes without saying. What
+        a way says has to hold: the function of the parts is the part of the result that its placement names.
+
+        >>> import torch, tilewright as tw
+        >>> from torch.distributed.tensor import Shard
+        >>> @tw.torch.op("docs::negated", shape="x")
+        ... def negated(x: torch.Tensor) -> torch.Tensor:
+        ...     return -x
+        >>> @negated.sharding
+        ... def negated_sharding(x):
+        ...     return [tw.torch.Way([Shard(n)], {"x": Shard(n)}) for n in range(len(x.shape))]
+
+        DTensor takes the way that needs the least communication, over each dimension of the mesh. A way with modes
+        that the mesh has more devices for than they have elements is left out. `check` is called with the tensors'
+        specifications on all dimensions of the mesh, by name, and refuses by returning False.
+
+        Raises `ArgumentError` for an operator that mutates its inputs.
+        """
+        if self.overload._schema.is_mutable:
+            raise ArgumentError(
+                f"{self.name} mutates its inputs, and such operators are not divided",
+                help="return new tensors instead, or call it on the tensors' to_local()",
+            )
+        self.ways = rule
+        _untold[self.overload] = (rule, check)
+        _tell_dtensor()
+        return rule
+
     def check(self, *args: P.args, **keywords: P.kwargs) -> dict[str, str]:
         """Run `torch.library.opcheck` on a call: schema, fake implementation, gradients, and tracing with symbols.
 
@@ -205,6 +242,19 @@ class Operator(Generic[P, R]):
 
 def _autograd_function(name: str, parts: Mapping[str, Callable[..., Any]]) -> Any:
     return type(name, (torch.autograd.Function,), {part: staticmethod(function) for part, function in parts.items()})
+
+
+_untold: dict[Any, tuple[sharding.Rule, sharding.Check | None]] = {}  # ways of overloads that DTensor has to be told
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # tracing runs it, no graph holds it
+def _tell_dtensor() -> bool:
+    """Register ways as soon as this process has DTensors. It never imports them: that takes long."""
+    if sharding.is_loaded():
+        while _untold:
+            overload, (rule, check) = _untold.popitem()
+            sharding.register(overload, rule, check)
+    return True
 
 
 _Rule = Callable[..., Any]

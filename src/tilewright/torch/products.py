@@ -11,6 +11,7 @@ import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch._activation_kernel import FUNCTIONS, THREADS, TILE, activate, finish
 from tilewright.torch.operators import op
+from tilewright.torch.sharding import Way, partial, shard, sharded_like, sums
 
 Epilogue = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 EPILOGUES = (*FUNCTIONS, "swiglu")
@@ -67,6 +68,13 @@ def _activation_backward(
     if addend is not None and "addend" in needs:
         found["addend"] = grad.to(addend.dtype)
     return found
+
+
+@activation.sharding
+def _activation_ways(x: Any, factor: Any = None, addend: Any = None, function: str = "relu", order: int = 0) -> Any:
+    together = [Way([shard(n)], dict.fromkeys(("x", "factor", "addend"), shard(n))) for n in range(len(x.shape))]
+    # Nonlinear in x, and linear in what follows it.
+    return together + ([] if factor is None else [Way([p], {"factor": p, "addend": p}) for p in sums()])
 
 
 def _result(
@@ -171,6 +179,44 @@ def _matmul_backward(
             left, right = a.mT, slope
         found["b"] = _summed(matmul_operator(left, right, None, None, None, "", b.dtype, precision), b)
     return found
+
+
+@matmul_operator.sharding
+def _matmul_ways(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    gate: Any = None,
+    residual: Any = None,
+    epilogue: str = "",
+    out_dtype: Any = None,
+    precision: str = "",
+) -> list[Way]:
+    """Return the ways of products: by rows, columns and batches, and by parts of sums where no function follows.
+
+    silu(gate) * product + residual is linear in the product, so that "swiglu" keeps parts of sums as none does.
+    """
+    batch = max(len(a.shape), len(b.shape)) - 2
+    rank = batch + 2
+    rest = {"bias": bias, "gate": gate, "residual": residual}
+
+    def around(mode: int) -> dict[str, Any]:
+        return {name: sharded_like(x.shape, mode, rank) for name, x in rest.items() if x is not None}
+
+    last_a, last_b = len(a.shape) - 1, len(b.shape) - 1
+    ways = [
+        Way([shard(rank - 2)], {"a": shard(last_a - 1), **around(rank - 2)}),
+        Way([shard(rank - 1)], {"b": shard(last_b), **around(rank - 1)}),
+    ]
+    for n in range(batch):
+        modes = {name: sharded_like(x.shape, n, rank) for name, x in (("a", a), ("b", b))}
+        ways.append(Way([shard(n)], {**modes, **around(n)}))
+    if epilogue in ("", "swiglu"):
+        parts = {"a": shard(last_a), "b": shard(last_b - 1)}
+        ways.append(Way([partial()], {**parts, "bias": partial(), "residual": partial()}))
+        for p in sums():
+            ways += [Way([p], {name: p, "bias": p, "residual": p}) for name in ("a", "b")]
+    return ways
 
 
 def precision_of_torch() -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any  # Any: specifications of DTensor
+
 import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor, in_rows
+from tilewright.torch.sharding import Way, shard, sharded_like, sums
 
 
 @op("tilewright::rope", shape=in_rows, vmap="loop")
@@ -24,6 +27,15 @@ def _rope_backward(
     grad: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, inverse: bool
 ) -> dict[str, torch.Tensor]:
     return {"x": rope_operator(grad, cos, sin, interleaved, not inverse)}
+
+
+@rope_operator.sharding
+def _rope_ways(x: Any, cos: Any, sin: Any, interleaved: bool, inverse: bool) -> list[Way]:
+    rank, ways = len(x.shape), [Way([p], {"x": p}) for p in sums()]
+    for n in range(rank - 1):
+        angles = {name: sharded_like(v.shape, n, rank) for name, v in (("cos", cos), ("sin", sin))}
+        ways.append(Way([shard(n)], {"x": shard(n), **angles}))
+    return ways
 
 
 def rope(input: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False) -> torch.Tensor:

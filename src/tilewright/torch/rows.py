@@ -10,6 +10,7 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
+from tilewright.torch.sharding import Way, partial, shard
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -99,6 +100,23 @@ def _log_softmax_backward_backward(
     if "y" in needs:
         found["y"] = -weighted * grad.sum(dim, keepdim=True)
     return found
+
+
+@softmax_operator.sharding
+@log_softmax_operator.sharding
+def _ways_beside(x: Any, dim: int) -> list[Way]:
+    return [Way([shard(n)], {"x": shard(n)}) for n in _beside(x, dim)]
+
+
+@softmax_backward_operator.sharding
+@log_softmax_backward_operator.sharding
+def _ways_of_gradients_beside(grad: Any, y: Any, dim: int) -> list[Way]:
+    return [Way([shard(n)], {"grad": shard(n), "y": shard(n)}) for n in _beside(y, dim)]
+
+
+def _beside(x: Any, dim: int) -> list[int]:
+    """Return the modes of a tensor but one."""
+    return [n for n in range(len(x.shape)) if n != dim % len(x.shape)]
 
 
 def softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -216,6 +234,24 @@ def _gradients_of(
     return {name: g.to(v.dtype) for (name, v), g in pulled if v is not None and name in needs}
 
 
+@rms_norm_operator.sharding
+def _rms_norm_ways(x: Any, weight: Any, eps: float) -> list[Way]:
+    return [Way([shard(n)] * 2, {"x": shard(n)}) for n in range(len(x.shape) - 1)]
+
+
+@rms_norm_backward_operator.sharding
+def _rms_norm_backward_ways(grad: Any, x: Any, scale: Any, weight: Any, eps: float) -> list[Way]:
+    return _ways_of_rows(x, ("grad", "x", "scale"), [weight is not None])
+
+
+def _ways_of_rows(x: Any, names: Sequence[str], has_sums: Sequence[bool]) -> list[Way]:
+    """Return ways by rows: gradients of parameters are sums over rows, and empty where there are none."""
+    from torch.distributed.tensor import Replicate
+
+    totals = [partial() if has else Replicate() for has in has_sums]
+    return [Way([shard(n), *totals], dict.fromkeys(names, shard(n))) for n in range(len(x.shape) - 1)]
+
+
 def _layer_shape(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -310,6 +346,18 @@ def _layer_norm_backward_backward(
         return scale * (slope - shift), (grad * values).sum_to_size(weight.shape), grad.sum_to_size(weight.shape)
 
     return _gradients_of(gradients, (of_x, of_weight, of_bias), {"grad": grad, "x": x, "weight": weight}, needs)
+
+
+@layer_norm_operator.sharding
+def _layer_norm_ways(x: Any, weight: Any, bias: Any, eps: float) -> list[Way]:
+    return [Way([shard(n)] * 3, {"x": shard(n)}) for n in range(len(x.shape) - 1)]
+
+
+@layer_norm_backward_operator.sharding
+def _layer_norm_backward_ways(
+    grad: Any, x: Any, mean: Any, scale: Any, weight: Any, eps: float, parameters: bool
+) -> list[Way]:
+    return _ways_of_rows(x, ("grad", "x", "mean", "scale"), [parameters] * 2)
 
 
 def _rows(function: str, input: torch.Tensor, normalized_shape: Any, vectors: dict[str, Any]) -> torch.Tensor:

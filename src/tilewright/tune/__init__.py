@@ -6,6 +6,10 @@ compiling     compile candidates ahead, in parallel processes
 results       what a tuning finds: times, and which candidates compute the right result
 trials        trace, compile, check and time candidates: one tuning
 keys          what a result holds for: device, source, kind of the arguments
+launching     launch with one config
+sending       functions on their way to another process
+workers       what a worker of an executor does: a job, and its report
+executors     one tuning by the workers of an executor
 autotuner     what @tw.autotune makes of a function
 decorator     @tw.autotune
 plans         tune_plan: the best of a grid of parameters for a plan

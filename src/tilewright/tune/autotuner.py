@@ -22,10 +22,13 @@ from tilewright.runtime.plan import ArgumentPlan, Signature, scalar_type
 from tilewright.runtime.result_rows import Place, Winner
 from tilewright.runtime.result_store import Store
 from tilewright.tune.configs import Config, Extent
+from tilewright.tune.executors import Executor, RemoteTuner, check_executor
 from tilewright.tune.keys import arch_of, arrays_of, fingerprint, is_simulated, key_value, kind_of, ordinal_of
+from tilewright.tune.launching import Target
 from tilewright.tune.results import Tuning, as_text, trials_table
 from tilewright.tune.space import Space, config_of, listed, searched
 from tilewright.tune.trials import Call, Tuner
+from tilewright.tune.workers import candidate_of, device_name, job_of
 
 _TRIES_ON_SIMULATOR = 64
 
@@ -48,6 +51,7 @@ class Settings:
     workers: int | None
     progress: bool
     store: Store | None
+    executor: Executor | None = None
 
 
 class Autotuned(ByName):
@@ -80,7 +84,7 @@ class Autotuned(ByName):
         # By plan: the names of the key, and where a reading has their arrays; None for what is not an array.
         self._places: dict[ArgumentPlan, list[tuple[str, int | None]]] = {}
         self._best: dict[Hashable, Config] = {}
-        self._configured: dict[Hashable, Kernel] = {}
+        self._target = Target(target, self.__name__)
 
     @hiding_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: the target's own arguments and result
@@ -95,16 +99,24 @@ class Autotuned(ByName):
         return functools.partial(self._call_kernel, grid, block)
 
     @hiding_frames
-    def tune(self, *args: Any, grid: Extent = None, block: Extent = None, force: bool = False, **kwargs: Any) -> Tuning:
+    def tune(
+        self,
+        *args: Any,
+        grid: Extent = None,
+        block: Extent = None,
+        force: bool = False,
+        executor: Executor | None = None,
+        **kwargs: Any,
+    ) -> Tuning:
         """Return the best config for these arguments, and every candidate's time or fault.
 
         What is known already is returned as it is; with `force` all is measured anew. On the simulator every
-        candidate is run and checked, and none is timed. All arrays hold afterwards what they held before. Raises
-        `TuningError` where no candidate can be used.
+        candidate is run and checked, and none is timed. `executor` is that of `tw.autotune`, for this tuning. All
+        arrays hold afterwards what they held before. Raises `TuningError` where no candidate can be used.
         """
         meta = self._bind(args, kwargs)
         index = self._index(meta)
-        found = self._search(meta, grid, block, force)
+        found = self._search(meta, grid, block, force, executor)
         self._best[index] = found.best
         return found
 
@@ -145,31 +157,7 @@ class Autotuned(ByName):
         return dict(bound.arguments)
 
     def _launch(self, config: Config, meta: Mapping[str, Any], grid: Extent, block: Extent) -> Any:
-        everything = {**meta, **config.values}
-        if config.pre_hook is not None:
-            config.pre_hook(everything)
-        target = self.__wrapped__
-        if not isinstance(target, Kernel):
-            return target(**everything)
-        # What the call says of grid and block counts more than the config.
-        extents = []
-        for what, given, own in (("grid", grid, config.grid), ("block", block, config.block)):
-            extent = own if given is None else given
-            if extent is None:
-                raise ArgumentError(
-                    f"{self.__name__} has no {what} for {config}",
-                    help=f"call {self.__name__}[grid, block](...), or give each tw.Config its {what}",
-                )
-            extents.append(extent(everything) if callable(extent) else extent)
-        return self._configure(target, config)[extents[0], extents[1]](**everything)
-
-    def _configure(self, kernel: Kernel, config: Config) -> Kernel:
-        if not config.options:
-            return kernel
-        found = self._configured.get(config)
-        if found is None:
-            found = self._configured[config] = kernel.configure(**config.options)
-        return found
+        return self._target.launch(config, meta, grid, block)
 
     def _index(self, meta: Mapping[str, Any]) -> Hashable:
         """Return what tells calls apart: the kind of every argument, and the values of the key."""
@@ -187,7 +175,9 @@ class Autotuned(ByName):
         layouts = call.layouts
         return plan, call.key, tuple(meta[n] if start is None else (layouts[start] or ())[:1] for n, start in places)
 
-    def _search(self, meta: dict[str, Any], grid: Extent, block: Extent, force: bool) -> Tuning:
+    def _search(
+        self, meta: dict[str, Any], grid: Extent, block: Extent, force: bool, executor: Executor | None = None
+    ) -> Tuning:
         arrays = arrays_of(meta)
         simulated = is_simulated(arrays)
         if not simulated and not force:
@@ -211,15 +201,7 @@ class Autotuned(ByName):
             tolerance=settings.tolerance,
             arch=None if simulated else arch_of(arrays),
         )
-        tuner = Tuner(
-            call,
-            None if simulated else Gpu(call.ordinal),
-            settings.warmup,
-            settings.rep,
-            settings.budget,
-            settings.workers,
-            settings.progress,
-        )
+        tuner = self._tuner(call, meta, grid, block, executor or settings.executor)
         try:
             found = tuner.run(self._batches(tuner), self._total())
         except KeyboardInterrupt:
@@ -231,7 +213,27 @@ class Autotuned(ByName):
             settings.store.keep(place, Winner(str(found.best), found.milliseconds), name=self.__name__, trials=trials)
         return found
 
-    def _batches(self, tuner: Tuner) -> Iterator[list[Config]]:
+    def _tuner(
+        self, call: Call, meta: dict[str, Any], grid: Extent, block: Extent, executor: Executor | None
+    ) -> Tuner | RemoteTuner:
+        """Return what tries the candidates: this process, or the workers of an executor."""
+        settings, simulated = self.settings, call.arch is None
+        if executor is None:
+            stopwatch = None if simulated else Gpu(call.ordinal)
+            limits = (settings.warmup, settings.rep, settings.budget, settings.workers)
+            return Tuner(call, stopwatch, *limits, settings.progress)
+        check_executor(executor)
+        return RemoteTuner(
+            executor,
+            job_of(self._target, call, meta, settings.reference, settings.warmup, settings.rep),
+            lambda config: candidate_of(self._target, config, meta, grid, block),
+            None if simulated else device_name(call.arrays),
+            budget=settings.budget,
+            workers=settings.workers,
+            progress=settings.progress,
+        )
+
+    def _batches(self, tuner: Tuner | RemoteTuner) -> Iterator[list[Config]]:
         if isinstance(self.candidates, Space):
             limit = self.settings.max_trials
             return searched(self.candidates, self._parameters, tuner.times, seed=self.settings.seed, limit=limit)

@@ -15,6 +15,7 @@ from tilewright.launch import Kernel
 from tilewright.runtime.result_store import Store
 from tilewright.tune.autotuner import Autotuned, Settings
 from tilewright.tune.configs import Config
+from tilewright.tune.executors import Executor, check_executor
 from tilewright.tune.space import Space
 
 
@@ -43,6 +44,7 @@ def autotune(
     workers: int | None = None,
     progress: bool = True,
     store: Store | str | os.PathLike[str] | None = "default",
+    executor: Executor | None = None,
 ) -> Callable[[Kernel | Callable[..., Any]], Autotuned]:
     """Choose compile-time values by measuring: `@tw.autotune(configs=[tw.Config(BM=128), ...], key=["n"])`.
 
@@ -75,8 +77,16 @@ def autotune(
     tuning.sqlite in the cache folder, None for this process only), by device, driver, kernel and key. On the
     simulator, where time means nothing, calls use the first candidate that can be traced; `tune` checks all.
 
-    Raises `ArgumentError` for candidates that do not fit the function, `TuningError` where no candidate can be used or
-    the store cannot.
+    With `executor`, workers trace, compile, check and time candidates, a GPU each: any executor of
+    `concurrent.futures`, Dask's `Client.get_executor()`, or an object whose `submit(function, *args)` returns such a
+    future. A worker gets copies of the arguments, and finds kernel, `reference` and hooks by module and name, or reads
+    the text of their file, where it has another one or none; so these are defined at the top of a file. Times from
+    another GPU or driver than that of the arrays do not count: those candidates go to a worker again. A candidate
+    whose worker dies is tried alone up to three times, then it is listed as failed. `workers` then says how many the
+    executor has, where it does not itself. Executors are seldom made where modules are imported: `tune` takes one too.
+
+    Raises `ArgumentError` for candidates that do not fit the function and for what cannot be sent, `TuningError` where
+    no candidate can be used or the store cannot.
     """
     if (configs is None) == (space is None):
         raise ArgumentError("@tw.autotune takes configs=[...] or space=tw.Space(...), one of them")
@@ -91,6 +101,8 @@ def autotune(
         number("@tw.autotune", "budget", budget, least=0)
     if tolerance is not None:
         number("@tw.autotune", "tolerance", tolerance, least=0)
+    if executor is not None:
+        check_executor(executor)
     if reference is not None:
         function("@tw.autotune", "reference", reference)
     settings = Settings(
@@ -108,6 +120,7 @@ def autotune(
         workers=workers,
         progress=progress,
         store=store_of(store),
+        executor=executor,
     )
 
     @hiding_frames

@@ -112,6 +112,14 @@ def as_text(table: Table) -> str:
     return capture.get().rstrip("\n")
 
 
+def why_none(name: str, trials: tuple[Trial, ...]) -> TuningError:
+    """Return the error for a tuning of which no candidate is left."""
+    return TuningError(
+        f"none of the {len(trials)} candidates for {name} can be used",
+        details=[f"{t.config}: {t.status}: {(t.reason or '').splitlines()[0]}" for t in trials],
+    )
+
+
 Results = Mapping[str, "np.ndarray[Any, Any]"]  # by the name of the output
 
 
@@ -139,6 +147,19 @@ class Verdicts:
             self._groups.append(group)
         group.members.append(config)
         return group is self._leader
+
+    def join(self, results: Results | None, members: list[Config]) -> None:
+        """Put candidates with equal results into their group; without results, into that of the reference."""
+        if results is None:
+            assert self._reference is not None
+            self._reference.members += members
+            return
+        for config in members:
+            self.add(config, results)
+
+    def groups(self) -> list[tuple[Results, list[Config]]]:
+        """Return the results that there are, each with the candidates that have them; the reference's come first."""
+        return [(group.results, list(group.members)) for group in self._groups]
 
     def right(self) -> list[Config]:
         """Return the candidates of the group that counts.

@@ -20,10 +20,10 @@ from tilewright.recording import Recorded, trace_launches
 from tilewright.runtime.arrays import describe
 from tilewright.tune.compiling import CompilePool, Source
 from tilewright.tune.configs import Config
-from tilewright.tune.results import Status, Trial, Tuning, Verdicts
+from tilewright.tune.results import Status, Trial, Tuning, Verdicts, why_none
 
-_FINALISTS = 4
-_NEAR = 1.05  # candidates within 5 % of the best are compared once more, interleaved
+FINALISTS = 4
+NEAR = 1.05  # candidates within 5 % of the best are compared once more, interleaved
 
 Launch = Callable[[Config], object]
 
@@ -80,33 +80,49 @@ class Tuner:
         All arrays hold what they held before, whatever happens. Raises `TuningError` where no candidate is right,
         and where one has brought the device down.
         """
-        begin = time.perf_counter()
-        complete = True
-        verdicts: Verdicts | None = None
         try:
-            with (
-                CompilePool(self.workers) as pool,
-                Progress(f"tuning {self.call.name}", total, shown=self.progress) as bar,
-            ):
-                for batch in batches:
-                    traced = self._trace(batch, bar)
-                    if self.call.arch is not None:
-                        bar.describe(f"compiling {len(batch)} candidates")
-                        pool.compile(_sources(traced, self.call.arch))
-                    if verdicts is None:
-                        verdicts = Verdicts(self._expected(), self.call.tolerance)
-                    for config in batch:
-                        if config in traced:
-                            self._try(config, verdicts)
-                        bar.advance(str(config))
-                        if self._is_over(begin):
-                            break
-                    if self._is_over(begin):
-                        complete = False
-                        break
+            verdicts, complete = self._try_all(batches, total)
             return self._finish(verdicts, complete)
         finally:
             self._restore_all()
+
+    def measure(self, configs: Sequence[Config], is_final: bool) -> tuple[Verdicts | None, Trial | None]:
+        """Try candidates and return the groups of those that ran; `trials` has what became of each.
+
+        With `is_final` the best of them are compared once more, and the fastest comes second. All arrays hold what
+        they held before.
+        """
+        try:
+            verdicts, _ = self._try_all(iter([list(configs)]), len(configs))
+            timed = [t for t in self.trials.values() if t.status == "ok"]
+            if not is_final or self.stopwatch is None or not timed:
+                return verdicts, None
+            return verdicts, self._final(sorted(timed, key=lambda trial: trial.milliseconds or 0.0), self.stopwatch)
+        finally:
+            self._restore_all()
+
+    def _try_all(self, batches: Iterator[list[Config]], total: int | None) -> tuple[Verdicts | None, bool]:
+        """Try batches until they end or the budget is spent; say whether they ended."""
+        begin = time.perf_counter()
+        verdicts: Verdicts | None = None
+        with (
+            CompilePool(self.workers) as pool,
+            Progress(f"tuning {self.call.name}", total, shown=self.progress) as bar,
+        ):
+            for batch in batches:
+                traced = self._trace(batch, bar)
+                if self.call.arch is not None:
+                    bar.describe(f"compiling {len(batch)} candidates")
+                    pool.compile(_sources(traced, self.call.arch))
+                if verdicts is None:
+                    verdicts = Verdicts(self._expected(), self.call.tolerance)
+                for config in batch:
+                    if config in traced:
+                        self._try(config, verdicts)
+                    bar.advance(str(config))
+                    if self._is_over(begin):
+                        return verdicts, False
+        return verdicts, True
 
     def _restore_all(self) -> None:
         if self._kept:
@@ -271,10 +287,7 @@ class Tuner:
                 self.trials[config] = replace(trial, status="wrong", reason=verdicts.why_wrong(config))
         usable = [trial for trial in self.trials.values() if trial.status in ("ok", "untimed")]
         if not usable:
-            raise TuningError(
-                f"none of the {len(self.trials)} candidates for {self.call.name} can be used",
-                details=[f"{t.config}: {t.status}: {(t.reason or '').splitlines()[0]}" for t in self.trials.values()],
-            )
+            raise why_none(self.call.name, tuple(self.trials.values()))
         trials = tuple(self.trials.values())
         if self.stopwatch is None:
             return Tuning(usable[0].config, trials, "simulated", None, complete)
@@ -283,8 +296,8 @@ class Tuner:
 
     def _final(self, ranked: Sequence[Trial], stopwatch: Stopwatch) -> Trial:
         """Return the fastest of those near the top, timed again, interleaved, so that the order does not decide."""
-        limit = (ranked[0].milliseconds or 0.0) * _NEAR
-        near = [trial for trial in ranked[:_FINALISTS] if (trial.milliseconds or 0.0) <= limit]
+        limit = (ranked[0].milliseconds or 0.0) * NEAR
+        near = [trial for trial in ranked[:FINALISTS] if (trial.milliseconds or 0.0) <= limit]
         if len(near) == 1 or self._changing():
             return near[0]
         runs = {str(n): (lambda config=trial.config: self.call.launch(config)) for n, trial in enumerate(near)}
