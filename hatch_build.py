@@ -31,8 +31,8 @@ else:
 # The IR, its passes and what runs it: users meet none of it but what the simulator finds.
 INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
 SHOWN = ("tilewright/backends/sim/findings.py",)
-# What reads Python, what speaks to the driver, how a trace goes on, how a tuning does, what commands and reports consist
-# of, and families of kernels with what they share: users meet what packages export, and nothing else of it.
+# What reads Python, what speaks to the driver, how a trace goes on, how a tuning does, what reports and commands use,
+# and families of kernels with what they share: users meet what packages export, and nothing else of it.
 MOSTLY_INNER = (
     *(f"tilewright/{folder}/" for folder in ("frontend", "runtime")),
     *(f"tilewright/trace/{file}" for file in ("carry", "engine", "holders", "loops", "reach", "settle")),

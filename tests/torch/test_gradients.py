@@ -56,7 +56,7 @@ ROWS: dict[str, tuple[tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], 
     ),
     "scaled_dot_product_attention": ((tw.torch.scaled_dot_product_attention, ((1, 1, 2, 4),) * 3),),
 }
-NOT_OPERATORS = {"op", "Operator", "nn", "patch", "PatchReport", "PatchRow"}
+NOT_OPERATORS = {"op", "Operator", "Way", "nn", "patch", "PatchReport", "PatchRow"}
 OTHERS_HAVE = {"matmul", "matmul_operator", "attention", "scaled_dot_product_attention"}  # quick tests of gradients
 CASES = [
     pytest.param(*case, id=f"{name} {place}", marks=[pytest.mark.slow] * (place > 0 or name in OTHERS_HAVE))

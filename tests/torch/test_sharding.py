@@ -160,6 +160,38 @@ def losses_of_parts(mesh: Any) -> None:
     assert torch.allclose(full(outside), expected, atol=1e-5)
 
 
+def torch_rings_take_the_operator(mesh: Any) -> None:
+    """The ring that torch's context_parallel runs takes any attention: with ours, each rank has the tokens of its part."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention as ring  # it has no public name
+
+    from tilewright.torch.fused_attention import attention_backward_operator
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> Any:
+        return tw.torch.attention(q, k, v, causal=is_causal, return_lse=True)
+
+    def pull(query: Any, key: Any, value: Any, out: Any, logsumexp: Any, is_causal: bool, grad: Any) -> Any:
+        window = (-1, 0 if is_causal else -1, None, None, None, None)
+        return attention_backward_operator(
+            grad, torch.zeros_like(logsumexp), query, key, value, out, logsumexp, *window
+        )
+
+    whole = [torch.randn(1, 2, 4, 8).requires_grad_() for _ in range(3)]
+    expected = functional.scaled_dot_product_attention(*whole, is_causal=True)
+    slope = torch.randn(expected.shape)
+    expected.backward(slope)
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return x.detach().chunk(2, 2)[dist.get_rank()].contiguous()
+
+    ring._cp_options.enable_load_balance = False
+    own, group = [part(x) for x in whole], mesh.get_group()
+    out, lse = ring._templated_ring_attention(group, 2, attend, *own, is_causal=True)
+    assert torch.allclose(out, part(expected), atol=1e-5)
+    found = ring._templated_ring_attention_backward(group, 2, pull, part(slope), "grad", *own, out, lse, is_causal=True)
+    for gradient, x in zip(found, whole, strict=True):
+        assert torch.allclose(gradient, part(x.grad), atol=1e-5)
+
+
 def a_rank_that_died_is_an_error(mesh: Any) -> None:
     layer = parallelize_module(tw.torch.nn.Linear(4, 4), mesh, RowwiseParallel(input_layouts=Replicate()))
     layer(torch.ones(2, 4))
@@ -179,6 +211,7 @@ def two_ranks(folder: Path) -> None:
     compare(mesh, SEQUENCE_PLAN, distribute_tensor(torch.randn(2, 4, 8), mesh, [Shard(1)]), 12, patch_first=False)
     operators_take_dtensors(mesh)
     losses_of_parts(mesh)
+    torch_rings_take_the_operator(mesh)
     alone = init_device_mesh("cpu", (2, 1), mesh_dim_names=("others", "alone"))["alone"]
     compare(alone, PLAN, torch.randn(2, 4, 8), 6, patch_first=True)  # parts as large as before: kernels are known
     a_rank_that_died_is_an_error(mesh)
