@@ -46,12 +46,42 @@ MOSTLY_INNER = (
         )
     ),
     *(f"tilewright/tune/{file}" for file in ("compiling", "executors", "launching", "sending", "trials", "workers")),
-    "tilewright/torch/sharding",
+    *(f"tilewright/torch/{file}" for file in ("eager", "sharding")),
+    *(
+        f"tilewright/schedule/{file}"
+        for file in (
+            *(
+                "affine",
+                "beginnings",
+                "binding",
+                "bounds",
+                "bulk",
+                "cache_placement",
+                "caches",
+                "conditions",
+                "crossings",
+            ),
+            *("dependences", "edges", "elements", "emission", "factors", "filling", "fragments", "integers"),
+            *("lanes", "lattice_search", "omega", "orders", "pipelines", "places", "plan_state", "private"),
+            *("register_operands", "rings", "scope", "shared_caches", "simplex", "tensorization", "tiles", "validation", "warpgroup"),
+        )
+    ),
     *(
         f"tilewright/kernels/{file}"
         for file in (
             *("arguments", "arrangement", "attention_", "dispatch", "epilogue", "family", "functions", "grouped_"),
-            *("hopper", "model", "multistage", "operands", "packing", "problem", "results", "split_k", "streaming"),
+            *(
+                "hopper",
+                "model",
+                "multistage",
+                "operands",
+                "packing",
+                "problem",
+                "repeats",
+                "results",
+                "split_k",
+                "streaming",
+            ),
             *("weight_", "winners"),
         )
     ),
