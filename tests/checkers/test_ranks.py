@@ -246,6 +246,54 @@ def test_launches_of_ranks_that_do_not_meet_race(left_out: dict[str, Any]) -> No
     assert "rank.barrier()" in found[0].message
 
 
+@tw.kernel
+def tell(flags, rank, number, sem: tw.constexpr):
+    """Tell all ranks that what this one launched before is over."""
+    for each in tw.static_range(len(flags)):
+        tw.store(flags[each], rank, number, sem=sem, scope="sys")
+
+
+@tw.kernel
+def await_all(told, number, sem: tw.constexpr):
+    """Wait until all ranks have told."""
+    for peer in range(told.shape[0]):
+        while tw.load(told, peer, sem=sem, scope="sys") < number:
+            pass
+
+
+def run_apart(rank: Rank, sems: tuple[str, str] = ("release", "acquire"), tells_last: bool = True) -> np.ndarray:
+    """Write, tell, wait and read, each in a launch of its own."""
+    data, flags = rank.symmetric((SIZE, 32), tw.int32), rank.symmetric(SIZE, tw.int32)
+    out = np.zeros((SIZE, 32), np.int32)
+    if not tells_last:
+        tell[1, 1](flags.peers, rank.rank, 1, sems[0])
+    put[1, 32](data.peers, rank.rank)
+    if tells_last:
+        tell[1, 1](flags.peers, rank.rank, 1, sems[0])
+    await_all[1, 1](flags.local, 1, sems[1])
+    take[1, 32](out, data.local)
+    return out
+
+
+@pytest.mark.parametrize(
+    "left_out", [{"sems": ("relaxed", "acquire")}, {"sems": ("release", "relaxed")}, {"tells_last": False}], ids=str
+)
+def test_a_flag_of_one_launch_orders_those_behind_a_wait_in_another(left_out: dict[str, Any]) -> None:
+    demand(run_apart, left_out, {"race"})
+
+
+def test_a_flag_that_is_written_over_tells_of_nothing_any_more() -> None:
+    def main(rank: Rank) -> None:
+        data, flags = rank.symmetric((SIZE, 32), tw.int32), rank.symmetric(SIZE, tw.int32)
+        put[1, 32](data.peers, rank.rank)
+        tell[1, 1](flags.peers, rank.rank, 1, "release")
+        tell[1, 1](flags.peers, rank.rank, 2, "relaxed")
+        await_all[1, 1](flags.local, 1, "acquire")
+        take[1, 32](np.zeros((SIZE, 32), np.int32), data.local)
+
+    assert [found.kind for found in findings(main)] == ["race"]
+
+
 # --- copies by TMA ------------------------------------------------------------------------------------------
 
 
@@ -308,7 +356,7 @@ def test_bulk_stores_to_peers_are_waited_for_and_told_of(left_out: dict[str, Any
 
 # --- all of them, with nothing left out ----------------------------------------------------------------------
 
-RIGHT = (run_exchange, run_pass_on, run_stream, run_launches, run_push)
+RIGHT = (run_exchange, run_pass_on, run_stream, run_launches, run_apart, run_push)
 
 
 @pytest.mark.parametrize("main", RIGHT, ids=lambda main: main.__name__)

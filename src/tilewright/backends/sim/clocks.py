@@ -270,6 +270,15 @@ class Clocks:
         threads = np.arange(self._order.threads)
         return joined([self._known.of(block, threads) for block in blocks], self.width)
 
+    def beyond(self, block: int) -> Clock:
+        """Return what hands on that something was heard from a block behind all that run."""
+        return Clock(np.array([block * self.width]), np.array([self._order.start + 1]))
+
+    @property
+    def everybody(self) -> tuple[int, int, int]:
+        """The group of all threads."""
+        return len(self._reaches), 0, 0
+
     def heard_of(self, clock: Clock | None) -> Array:
         """Return the blocks that have told something to who knows as much as a clock."""
         if clock is None:

@@ -2,18 +2,19 @@
 
 A rank's launches run one after another, and nothing orders them with those of another rank but what kernels wait for:
 flags in memory, acquired at system scope. At the end of a launch this keeps, for each rank, which accesses of other
-ranks it does not know to be over. A thread of a later launch knows of them once it has heard from the rank that made
-them, or from one that knew.
+ranks it does not know to be over, and for each flag, which accesses its value does not tell of. A thread of a later
+launch knows of them once it has heard from the rank that made them, or from a rank or a flag that knew. To the clocks
+of a launch a flag of an earlier one is a block behind all others, from which whoever acquires the flag hears.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tilewright.backends.sim.aliases import PointedStorage
-from tilewright.backends.sim.clocks import Clock
+from tilewright.backends.sim.clocks import Cell, Clock
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess, Machine, Observer
 from tilewright.backends.sim.order import AGENT
@@ -41,7 +42,7 @@ _WORDS = {"write": "wrote", "strong write": "wrote", "read": "read", "strong rea
 
 @dataclass(frozen=True, eq=False)
 class Unknown:
-    """Accesses of one op by rank `source`, of which rank `holder` does not know that they are over.
+    """Accesses of one op by rank `source`, of which `holder`, a rank or a flag, does not know that they are over.
 
     `addresses` are those of cells of `width` bytes, in ascending order.
     """
@@ -60,10 +61,16 @@ class Histories:
     """What the ranks of a group do not know of each other's launches so far."""
 
     unknown: list[Unknown] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)  # the addresses of those that tell of earlier launches
 
     def meet(self) -> None:
         """Let every rank know of all launches: all have waited for all."""
         self.unknown.clear()
+        self.flags.clear()
+
+
+_FLAG = 1 << 20  # the holder that the first flag is; ranks are fewer
+_NOWHERE = -1  # the address of a flag that tells of nothing any more
 
 
 class HistoryChecker(Observer):
@@ -79,6 +86,27 @@ class HistoryChecker(Observer):
         for number, each in enumerate(histories.unknown, 1):
             self._draw(number, each)
         self.left: list[Unknown] = []
+        self._flags: list[int] = []  # of this launch and those before it
+
+    def begin(self, machine: Machine) -> None:
+        """Let flags hand on what they told of in earlier launches."""
+        clocks, space = self._races.clocks, machine.addresses
+        region = next((r for r in self._races.regions.values() if r.is_global), None)
+        if clocks is None or region is None or not self._histories.flags:
+            return
+        addresses = np.array(self._histories.flags)
+        for number in np.flatnonzero(space.covered(addresses, 1)).tolist():
+            place = int(space.places(addresses[number : number + 1])[0])
+            region.sync[place] = Cell({clocks.everybody: clocks.beyond(self._races.together.blocks + number)})
+
+    def _informants(self, clock: Clock | None) -> set[int]:
+        """Return the ranks and flags from which has heard who knows as much as a clock."""
+        clocks = self._races.clocks
+        if clocks is None or clock is None:
+            return set()
+        blocks, running = clocks.heard_of(clock), self._races.together.blocks
+        ranks = np.array(self._numbers)[np.minimum(blocks // self._clusters, len(self._numbers) - 1)]
+        return set(np.where(blocks < running, ranks, blocks - running + _FLAG).tolist())
 
     def _draw(self, number: int, unknown: Unknown) -> None:
         space = self._machine.addresses
@@ -144,12 +172,12 @@ class HistoryChecker(Observer):
         if clocks is None:
             return False
         row, thread = (int(n) for n in self._races.together.place(np.array(row), np.array(thread)))
-        heard = clocks.heard_of(clocks.known_to(row, thread)) // self._clusters
-        return any(self._told_by(self._numbers[rank], source, kind, place) for rank in np.unique(heard).tolist())
+        informants = self._informants(clocks.known_to(row, thread))
+        return any(self._told_by(informant, source, kind, place) for informant in informants)
 
-    def _told_by(self, rank: int, source: int, kind: str, place: int) -> bool:
-        drawn = self._maps.get((rank, source, kind))
-        return rank == source or drawn is None or not drawn[place]
+    def _told_by(self, informant: int, source: int, kind: str, place: int) -> bool:
+        drawn = self._maps.get((informant, source, kind))
+        return informant == source or drawn is None or not drawn[place]
 
     def _report(
         self, op: Op, kind: str, storage: Storage, who: tuple[int, int], place: int, unknown: Unknown, count: int
@@ -174,35 +202,57 @@ class HistoryChecker(Observer):
 
     def finish(self) -> None:
         """Find out what each rank does not know of, now that the blocks are over."""
-        clocks, size = self._races.clocks, self._clusters
-        joined = {}
+        clocks, size, histories = self._races.clocks, self._clusters, self._histories
+        known: dict[int, Clock | None] = {}
         for n, number in enumerate(self._numbers):
-            joined[number] = None if clocks is None else clocks.known_to_blocks(range(n * size, n * size + size))
-        self.left = [kept for each in self._histories.unknown if (kept := self._still(each, joined))]
-        for region in dict.fromkeys(self._races.regions.values()):
-            if region.is_global:
-                for kind, cells, words, is_barrier in _accesses_of(region):
-                    self._keep(region, kind, cells, words, is_barrier, joined)
+            known[number] = None if clocks is None else clocks.known_to_blocks(range(n * size, n * size + size))
+        self.left, self._flags = [], list(histories.flags)
+        for each in histories.unknown:
+            if each.holder < _FLAG:
+                self.left += self._still(each, each.holder, self._informants(known.get(each.holder)))
+        regions = [r for r in dict.fromkeys(self._races.regions.values()) if r.is_global]
+        for address, clock in self._told(regions).items():
+            if address not in self._flags:
+                self._flags.append(address)
+            known[_FLAG + self._flags.index(address)] = clock
+        for number in range(len(self._flags)):
+            known.setdefault(_FLAG + number, None)
+        for holder in [h for h in known if h >= _FLAG]:
+            informants = self._informants(known[holder]) or {holder}
+            first = min(informants)
+            for each in histories.unknown:
+                if each.holder == first:
+                    self.left += self._still(each, holder, informants - {first})
+        for region in regions:
+            for kind, cells, words, is_barrier in _accesses_of(region):
+                self._keep(region, kind, cells, words, is_barrier, known)
 
-    def _still(self, unknown: Unknown, joined: dict[int, Clock | None]) -> Unknown | None:
-        """Return what of earlier accesses a rank still does not know of."""
-        clocks = self._races.clocks
-        if clocks is None or unknown.holder not in joined:
-            return unknown
-        clock = joined[unknown.holder]
-        heard = np.unique(clocks.heard_of(clock) // self._clusters)
+    def _told(self, regions: list[Region]) -> dict[int, Clock]:
+        """Return what flags of this launch hand on to all threads, by address."""
+        clocks, space, found = self._races.clocks, self._machine.addresses, {}
+        for region in regions if clocks is not None else ():
+            for place, cell in region.sync.items():
+                assert clocks is not None
+                address = int(space.addresses_of_places(np.array([place]))[0])
+                if clocks.everybody in cell.groups:
+                    found[address] = cell.groups[clocks.everybody]
+                elif address in self._flags:  # what it told was written over
+                    self._flags[self._flags.index(address)] = _NOWHERE
+        return found
+
+    def _still(self, unknown: Unknown, holder: int, informants: set[int]) -> list[Unknown]:
+        """Return what of earlier accesses a rank or flag still does not know of that has heard from others."""
         left = unknown.addresses
-        for rank in heard.tolist():
-            number = self._numbers[rank]
+        for informant in informants:
             same = [
                 u.addresses for u in self._histories.unknown
-                if (u.holder, u.source, u.kind) == (number, unknown.source, unknown.kind)
+                if (u.holder, u.source, u.kind) == (informant, unknown.source, unknown.kind)
             ]  # fmt: skip
-            left = left[np.isin(left, np.concatenate(same))] if same and number != unknown.source else left[:0]
-        return _with_addresses(unknown, left) if left.size else None
+            left = left[np.isin(left, np.concatenate(same))] if same and informant != unknown.source else left[:0]
+        return [replace(unknown, holder=holder, addresses=left)] if left.size else []
 
     def _keep(
-        self, region: Region, kind: str, cells: Array, words: Array, is_barrier: bool, joined: dict[int, Clock | None]
+        self, region: Region, kind: str, cells: Array, words: Array, is_barrier: bool, known: dict[int, Clock | None]
     ) -> None:
         races, clocks = self._races, self._races.clocks
         events, who = event_of(words), words & WHO
@@ -210,10 +260,10 @@ class HistoryChecker(Observer):
         if is_barrier:
             others = AGENT + races.together.threads + others
         ranks = np.array(self._numbers)[rows // self._clusters]
-        for number in self._numbers:
+        for number, clock in known.items():
             bad = ranks != number
             if clocks is not None and bad.any():
-                bad &= ~clocks.covered_by(joined[number], rows, others, events)
+                bad &= ~clocks.covered_by(clock, rows, others, events)
             at = np.flatnonzero(bad)
             if not at.size:
                 continue
@@ -226,7 +276,7 @@ class HistoryChecker(Observer):
 
     def remember(self) -> None:
         """Let launches that follow be compared with what the ranks do not know of."""
-        self._histories.unknown = _merged(self.left)
+        self._histories.unknown, self._histories.flags = _merged(self.left), self._flags
 
 
 def _accesses_of(region: Region) -> list[tuple[str, Array, Array, bool]]:
@@ -248,10 +298,6 @@ def _merged(unknown: list[Unknown]) -> list[Unknown]:
     for each in unknown:
         groups.setdefault((each.holder, each.source, each.kind, each.op, each.width), []).append(each)
     return [
-        _with_addresses(same[0], np.unique(np.concatenate([each.addresses for each in same])))
+        replace(same[0], addresses=np.unique(np.concatenate([each.addresses for each in same])))
         for same in groups.values()
     ]
-
-
-def _with_addresses(unknown: Unknown, addresses: Array) -> Unknown:
-    return Unknown(unknown.holder, unknown.source, unknown.kind, unknown.op, unknown.kernel, addresses, unknown.width)

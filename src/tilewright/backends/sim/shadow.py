@@ -452,7 +452,7 @@ def find_regions(kernel: Kernel, machine: Machine, together: Together, order: Or
         space = machine.addresses
         starts = {s.buffer: space.place_of_real(s.address) - s.low * s.flat.itemsize for s in arrays}
         starts.update((s.buffer, 0) for s in pointed)
-        if changed & starts.keys():
+        if changed & starts.keys() or machine.ranks is not None:  # what a rank only reads, others write
             found.update(dict.fromkeys(starts, Region(machine, together, order, starts, space.size, uses)))
         return found
     for group in _overlapping(s for s in machine.storages.values() if isinstance(s, GlobalStorage)):
