@@ -211,7 +211,10 @@ class HistoryChecker(Observer):
             if each.holder < _FLAG:
                 self.left += self._still(each, each.holder, self._informants(known.get(each.holder)))
         regions = [r for r in dict.fromkeys(self._races.regions.values()) if r.is_global]
-        for address, clock in self._told(regions).items():
+        told = self._told(regions)
+        for region in regions:
+            self._forget_overwritten(region, told)
+        for address, clock in told.items():
             if address not in self._flags:
                 self._flags.append(address)
             known[_FLAG + self._flags.index(address)] = clock
@@ -233,12 +236,19 @@ class HistoryChecker(Observer):
         for region in regions if clocks is not None else ():
             for place, cell in region.sync.items():
                 assert clocks is not None
-                address = int(space.addresses_of_places(np.array([place]))[0])
                 if clocks.everybody in cell.groups:
+                    address = int(space.addresses_of_places(np.array([place]))[0])
                     found[address] = cell.groups[clocks.everybody]
-                elif address in self._flags:  # what it told was written over
-                    self._flags[self._flags.index(address)] = _NOWHERE
         return found
+
+    def _forget_overwritten(self, region: Region, told: dict[int, Clock]) -> None:
+        """Let flags of earlier launches tell of nothing that this one has written without handing anything on."""
+        if region.cells.atomics is None:
+            return
+        written = region.addresses(region.cells.atomics.kept()[0])
+        for number, address in enumerate(self._flags):
+            if address not in told and ((written <= address) & (address < written + region.cell_bytes)).any():
+                self._flags[number] = _NOWHERE
 
     def _still(self, unknown: Unknown, holder: int, informants: set[int]) -> list[Unknown]:
         """Return what of earlier accesses a rank or flag still does not know of that has heard from others."""
