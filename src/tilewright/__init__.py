@@ -111,7 +111,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
 }
 
 # Submodules that users reach as attributes, without an import of their own.
-_SUBMODULES = ("atoms", "bench", "draw", "layout", "schedule", "schedulers")
+_SUBMODULES = ("atoms", "bench", "distributed", "draw", "layout", "schedule", "schedulers")
 
 # Those that need a library which Tilewright does not. They are not in `__all__`: `from tilewright import *` would need
 # the library too, and `torch` would then be another module than before.

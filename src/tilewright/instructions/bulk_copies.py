@@ -431,6 +431,7 @@ class Runs:
     def access(self, kind: AccessKind, storage: FlatStorage, start: Any, rows: Array, threads: Array) -> BulkAccess:
         """Return the access to the runs that begin at indices of threads."""
         index = lanes_of(self._machine, start, rows, threads)[:, None] + self._steps
+        index = storage.counted(rows, index)
         return BulkAccess(self._op, kind, storage, rows, threads, index, None)
 
     def gather(self, access: BulkAccess) -> Array:

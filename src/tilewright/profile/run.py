@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tilewright.arch import DEFAULT_GPU, VECTOR_BYTES
+from tilewright.arguments import function, integer
 from tilewright.backends import sim
 from tilewright.errors import ArgumentError
 from tilewright.profile.inline import run_as_inline
@@ -20,11 +22,30 @@ from tilewright.runtime.plan import named_leaves
 from tilewright.structures import structure_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, repr=False)
 class Run(sim.Run):
     """What the simulations inside one `simulate` gave: their findings, in order, and what was measured."""
+
+    ranks: int = 1  # how many `run` runs
+
+    def run(self, main: Callable[[sim.Rank], Result]) -> list[Result]:
+        """Call `main(rank)` for each rank, their launches simulated together, and return what the calls return.
+
+        `rank.rank` is its number and `rank.size` how many there are; `rank.symmetric(shape, dtype)` makes a buffer that
+        all ranks reach, and `rank.barrier()` waits for all. `main` is what each process of `torchrun` would run.
+
+        Raises `CheckError` where a kernel is wrong, `ArgumentError` where the ranks do not launch the same, and what
+        `main` raises.
+        """
+        function("run", "main", main)
+        if sim.current_rank() is not None:
+            raise ArgumentError(
+                "a rank runs ranks of its own", help="call tw.simulate(ranks=...).run outside of the function of a rank"
+            )
+        return sim.run_ranks(self.ranks, main)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{finding.kind} at {finding.location}" for finding in self.findings)
@@ -51,9 +72,35 @@ class Run(sim.Run):
         return self.profile.report(gpu)
 
 
-@contextmanager
+@dataclass
+class Simulation(AbstractContextManager[Run]):
+    """What `simulate` gives: `with` it kernels run by its options; `run` is that of `Run`, without a `with`."""
+
+    begin: Callable[[], AbstractContextManager[Run]]
+
+    def __post_init__(self) -> None:
+        self._open: list[AbstractContextManager[Run]] = []
+
+    def __enter__(self) -> Run:
+        opened = self.begin()
+        run = opened.__enter__()
+        self._open.append(opened)
+        return run
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._open.pop().__exit__(kind, error, trace)
+
+    def run(self, main: Callable[[sim.Rank], Result]) -> list[Result]:
+        """Run `main` with each rank, as `Run.run`, and return what the calls return."""
+        with self as run:
+            return run.run(main)
+
+
 def simulate(
     *,
+    ranks: int = 1,
     check: bool = True,
     profile: bool = False,
     raise_errors: bool = True,
@@ -64,7 +111,7 @@ def simulate(
     schedules: int = 0,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
-) -> Iterator[Run]:
+) -> Simulation:
     """Set how the simulator runs the kernels called inside, and collect what it finds.
 
     With `check=False` nothing is checked: faster, and only for kernels known to be right. A wrong kernel runs on to its
@@ -106,7 +153,47 @@ def simulate(
     ...     strided[1, 32](np.zeros(32, np.float32), np.zeros(64, np.float32))
     >>> run.profile.global_sectors, run.profile.global_sectors_ideal
     (12, 8)
+
+    With `ranks=4` the launches of four ranks, which on GPUs are four processes, are simulated together:
+    `tw.simulate(ranks=4).run(main)` calls `main(rank)` for each (see `Run.run`). Races between ranks are findings, with
+    the rank.
+
+    >>> @tw.kernel
+    ... def greet(peers, rank, size):
+    ...     tw.store(peers[0], rank, rank + 1, sem="release", scope="sys")
+    ...     tw.store(peers[1], rank, rank + 1, sem="release", scope="sys")
+    >>> def main(rank):
+    ...     buffer = rank.symmetric(2, tw.int32)
+    ...     greet[1, 1](buffer.peers, rank.rank, rank.size)
+    ...     rank.barrier()
+    ...     return buffer.local.tolist()
+    >>> tw.simulate(ranks=2).run(main)
+    [[1, 2], [1, 2]]
     """
+    integer("tw.simulate", "ranks", ranks, minimum=1, maximum=_MOST_RANKS)
+    if ranks > 1 and profile:
+        raise ArgumentError("tw.simulate: profile=True measures launches of one GPU", help="leave ranks= out")
+    options = check, profile, raise_errors, nan, profile_blocks, rollback, unwritten, schedules, seed, progress
+    return Simulation(lambda: _simulating(ranks, *options))
+
+
+_MOST_RANKS = 64
+
+
+@contextmanager
+def _simulating(
+    ranks: int,
+    check: bool,
+    profile: bool,
+    raise_errors: bool,
+    nan: bool,
+    profile_blocks: int | None,
+    rollback: bool | None,
+    unwritten: bool,
+    schedules: int,
+    seed: int,
+    progress: Callable[[int], None] | None,
+) -> Iterator[Run]:
     outer = sim.outer_run()
     if outer is not None and not schedules:
         schedules, seed, progress = outer.options.schedules, outer.options.seed, outer.options.progress
@@ -119,7 +206,9 @@ def simulate(
     if outer is not None and rollback is None:
         rollback = outer.options.rollback
     of_orders = (schedules, seed, progress)
-    run = Run(sim.Options(check, raise_errors, nan, profile, profile_blocks, rollback, unwritten, *of_orders))
+    run = Run(
+        sim.Options(check, raise_errors, nan, profile, profile_blocks, rollback, unwritten, *of_orders), ranks=ranks
+    )
     try:
         with sim.running(run):
             yield run

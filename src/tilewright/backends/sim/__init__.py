@@ -2,6 +2,8 @@
 
 From the top down, as the imports run:
 
+    joint          launches of several ranks as one (`tw.simulate(ranks=)`), over groups (the ranks and their threads),
+                   ranked (what each brings) and histories (what their earlier launches did)
     execute        arguments in, chunks of consecutive blocks through the program, findings out; the options of a run,
                    and the arrays as they were before a launch, put back where it fails
     predict        shared memory's accesses without a run, as far as they follow from the thread's index
@@ -41,6 +43,21 @@ have them are laid out for agents, and there only the blocks of ops that can wai
 from tilewright.backends.sim.aliases import reachable
 from tilewright.backends.sim.execute import Options, Run, execute, outer_run, running
 from tilewright.backends.sim.findings import Finding
+from tilewright.backends.sim.groups import Rank, Symmetric, current_rank
+from tilewright.backends.sim.joint import run_ranks
 from tilewright.backends.sim.predict import predict
 
-__all__ = ["Finding", "Options", "Run", "execute", "outer_run", "predict", "reachable", "running"]
+__all__ = [
+    "Finding",
+    "Options",
+    "Rank",
+    "Run",
+    "Symmetric",
+    "current_rank",
+    "execute",
+    "outer_run",
+    "predict",
+    "reachable",
+    "run_ranks",
+    "running",
+]

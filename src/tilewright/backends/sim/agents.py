@@ -86,11 +86,17 @@ def report_deadlock(
     row, size = int(np.argmax(stuck.any(axis=1))), machine.cluster_size
     found: list[Waiting] = []
     notes: list[str] = []
-    for each in range(row, row // size * size + size):  # the blocks of one cluster wait for each other
+    shown = list(range(row, row // size * size + size))  # the blocks of one cluster wait for each other
+    if machine.ranks is not None:  # and so do ranks
+        for start in range(0, machine.total_blocks, machine.blocks_of_rank):
+            of_rank = stuck[start : start + machine.blocks_of_rank].any(axis=1)
+            if of_rank.any() and not start <= row < start + machine.blocks_of_rank:
+                shown.append(start + int(np.argmax(of_rank)))
+    for each in shown:
         pairs = [(tell, frame, mask[each]) for (frame, tell), mask in zip(agents, masks, strict=True)]
         waits = [w for tell, frame, threads in pairs if threads.any() for w in tell(frame, each, threads)]
         found += waits
-        notes += [f"block {machine.block_coordinate(each)}:"] if size > 1 and waits else []
+        notes += [f"block {machine.block_coordinate(each)}:"] if len(shown) > 1 and waits else []
         for waiting in waits:
             one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
             notes.append(f"{name_threads(waiting.threads, machine.warp)} wait{'s' if one else ''} for {waiting.what}")
@@ -103,7 +109,7 @@ def report_deadlock(
         done = machine.threads - int(stuck[each].sum())
         if done and waits:
             notes.append(f"the other {done} threads of the block have run to their end")
-    others = int(stuck.any(axis=1).sum()) - int(stuck[row // size * size : row // size * size + size].any(axis=1).sum())
+    others = int(stuck.any(axis=1).sum()) - int(stuck[shown].any(axis=1).sum())
     if others:
         notes.append(f"so do threads of {others} more block{'s' if others > 1 else ''}")
     later = machine.total_blocks - machine.first_block - machine.blocks
@@ -120,7 +126,9 @@ def report_deadlock(
         machine.block_coordinate(row),
         machine.thread_coordinate(int(np.argmax(first.threads))),
         notes=notes,
-        help=first.help or way_out or next((w.help for w in found if w.help), common),
+        help=_BETWEEN_RANKS
+        if machine.ranks is not None
+        else first.help or way_out or next((w.help for w in found if w.help), common),
         other=first.other,
         count=int(stuck.sum()),
     )
@@ -160,6 +168,12 @@ _COUNT_BYTES = (
 _COUNT_ARRIVALS = (
     "count the arrivals that each phase takes and the threads that make them, and follow the parity of each wait: "
     "phase n has parity n % 2"
+)
+
+
+_BETWEEN_RANKS = (
+    "let each rank that others wait for write their flags, in every launch and with the number that they wait for, and "
+    "let no two ranks wait for each other before they write"
 )
 
 

@@ -187,6 +187,10 @@ class AddressSpace:
                 inside = inside & (present[np.minimum(place + byte, self.size - 1)])
         return inside
 
+    def covers_places(self, places: Array, width: int) -> Array:
+        """Return where `width` bytes from a place of the record of accesses on lie in arrays."""
+        return self.covered(self.addresses_of_places(places), width)
+
     @cached_property
     def _present(self) -> Array | None:
         """Which bytes belong to an array, where any array has gaps between its rows; None where none has."""
@@ -223,6 +227,12 @@ class AddressSpace:
         row = np.maximum(np.searchsorted(self._placed, places, side="right") - 1, 0)
         moved: Array = places - self._placed[row] + self._lows[row] + self._moved[row] - self.first
         return moved
+
+    def addresses_of_places(self, places: Array) -> Array:
+        """Return the addresses at places in the record of accesses."""
+        row = np.maximum(np.searchsorted(self._placed, places, side="right") - 1, 0)
+        found: Array = places - self._placed[row] + self._lows[row]
+        return found
 
     def place_of_real(self, address: int) -> int:
         """Return the place of an address of this process, which belongs to an array of the launch."""

@@ -53,7 +53,7 @@ class Boxes:
 
     def elements(self, coordinates: Sequence[Lanes], rows: Array, threads: Array) -> tuple[Array, Array]:
         """Return the elements of the array that boxes hold, (n, elements), and which are inside of the tensor."""
-        values = self._machine.maps[self._map]
+        values = self._machine.described(self._map, rows)
         index = np.full((len(rows), self._map.elements), values.start, np.int64)
         there = np.ones(index.shape, np.bool_)
         modes = zip(coordinates, self._steps, values.extents, values.strides, strict=True)
@@ -62,7 +62,7 @@ class Boxes:
             at = self._of(coordinate, rows, threads)[:, None] + steps * skip
             there &= (at >= 0) & (at < extent)
             index += at * stride
-        return index, there
+        return self.tensor.counted(rows, index), there
 
     def places(self, start: Lanes, rows: Array, threads: Array) -> Array:
         """Return the elements of shared memory in which boxes lie, in the order of `elements`."""

@@ -218,6 +218,8 @@ class AccessChecker(Observer):
         outside = (access.index < storage.low) | (access.index >= storage.high)
         if isinstance(storage, GlobalStorage):
             return self._bulk_global(access, storage, outside)
+        if isinstance(storage, PointedStorage):
+            return self._bulk_pointed(access, storage)
         assert isinstance(storage, SharedStorage), storage
         if outside.any():
             self._report_bulk(
@@ -249,6 +251,18 @@ class AccessChecker(Observer):
             access, outside, "out-of-bounds",
             f"out of bounds: {_BULK[access.kind]} {{}} of an array with shape {storage.shape}, strides "
             f"{storage.strides}",
+            "check the tile against the shape; SM90_TMA_LOAD and SM90_TMA_STORE clip a tile that overhangs",
+        )  # fmt: skip
+        return True
+
+    def _bulk_pointed(self, access: BulkAccess, storage: PointedStorage) -> bool:
+        """Report a run of global memory, counted in the record of accesses, that no array covers."""
+        item = storage.flat.itemsize
+        outside = ~storage.space.covers_places(access.index * item, item)
+        if not outside.any():
+            return False
+        self._report_bulk(
+            access, outside, "out-of-bounds", f"out of bounds: {_BULK[access.kind]} {{}}, which no array covers",
             "check the tile against the shape; SM90_TMA_LOAD and SM90_TMA_STORE clip a tile that overhangs",
         )  # fmt: skip
         return True

@@ -200,7 +200,7 @@ class Clocks:
     def __init__(self, order: Order, reaches: tuple[int, ...]) -> None:
         self._order, self._reaches = order, reaches
         levels = range(len(reaches) + 1)
-        self.width: int = 2 * order.threads + 1
+        self.width: int = order.columns + 1
         self._first_block = 0
         self._join = Joiner(self.width)
         self._known: Knowledge = Knowledge(self._join, self.width)
@@ -220,7 +220,8 @@ class Clocks:
 
     def _groups(self, level: int, block: int, thread: int) -> list[tuple[int, int, int]]:
         """Return the groups of a thread by the scopes up to that of a level."""
-        narrow = [(n, block, thread // reach) for n, reach in enumerate(self._reaches[: level + 1])]
+        number = block * self._order.threads + thread
+        narrow = [(n, 0, number // reach) for n, reach in enumerate(self._reaches[: level + 1])]
         return narrow if level < len(self._reaches) else [*narrow, (level, 0, 0)]
 
     def __bool__(self) -> bool:
@@ -250,6 +251,39 @@ class Clocks:
             at = np.flatnonzero(group_of == number)
             found[at] = events[at] < np.maximum(clock.at(keys[at]), clock.at(own[at]))
         return found
+
+    def covered_by(self, clock: Clock | None, blocks: Array, others: Array, events: Array) -> Array:
+        """Say which events of threads `others` of some blocks are known to who knows as much as a clock."""
+        if clock is None:
+            return np.zeros(events.shape, np.bool_)
+        keys = blocks * self.width
+        own = keys + 1 + np.where(others >= AGENT, others - AGENT + self._order.threads, others)
+        found: Array = events < np.maximum(clock.at(keys), clock.at(own))
+        return found
+
+    def known_to(self, block: int, thread: int) -> Clock | None:
+        """Return what a thread of a block of the grid knows of other blocks."""
+        return self._known.get(block, thread)
+
+    def known_to_blocks(self, blocks: range) -> Clock | None:
+        """Return what the threads of blocks know together of other blocks."""
+        threads = np.arange(self._order.threads)
+        return joined([self._known.of(block, threads) for block in blocks], self.width)
+
+    def beyond(self, block: int) -> Clock:
+        """Return what hands on that something was heard from a block behind all that run."""
+        return Clock(np.array([block * self.width]), np.array([self._order.start + 1]))
+
+    @property
+    def everybody(self) -> tuple[int, int, int]:
+        """The group of all threads."""
+        return len(self._reaches), 0, 0
+
+    def heard_of(self, clock: Clock | None) -> Array:
+        """Return the blocks that have told something to who knows as much as a clock."""
+        if clock is None:
+            return np.zeros(0, np.int64)
+        return np.asarray(np.unique(clock.keys[clock.events > self._order.start] // self.width))
 
     # --- within a block --------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tilewright.backends.sim.clusters import demand_whole_groups
 from tilewright.backends.sim.copies import WaitChecker
 from tilewright.backends.sim.findings import Collector, Finding
 from tilewright.backends.sim.finite import watching
+from tilewright.backends.sim.groups import RankLaunch, current_rank
 from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
@@ -224,11 +225,15 @@ def execute(
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
+    rank = current_rank()
+    if rank is not None:
+        rank.launch(RankLaunch(kernel, grid, block, arguments, addresses, sized, maps or {}))
+        return
     run = current()
     run.launched.append(kernel.name)
     options = options or run.options
     collector = Collector(options.raise_errors)
-    arrays, scalars = _bind(kernel, arguments)
+    arrays, scalars = bind(kernel, arguments)
     if 0 in grid or 0 in block:
         return
     if not addresses and any(isinstance(op, (Point, AddressOf)) for op in kernel.body.walk()):
@@ -237,7 +242,7 @@ def execute(
 
     def prepare(collector: Collector, interleaving: Interleaving | None) -> tuple[Machine, RaceChecker | None]:
         machine = Machine(kernel, grid, block, arrays, collector, addresses, sized, maps, interleaving)
-        return machine, _watch(kernel, machine) if options.check else None
+        return machine, watch(kernel, machine) if options.check else None
 
     def complete(machine: Machine) -> None:
         watched = OverflowWatch(kernel, machine, scalars).watching(meaning) if options.check else meaning
@@ -281,7 +286,7 @@ def execute(
             add_launch(run.launches, meter.launch(arch, compile, described()))
 
 
-def _watch(kernel: Kernel, machine: Machine) -> RaceChecker:
+def watch(kernel: Kernel, machine: Machine) -> RaceChecker:
     """Give a machine the observers that check a launch; return the one that finds races."""
     races = RaceChecker(kernel, machine)
     machine.observers = (AccessChecker(machine), races, WaitChecker(kernel, machine))
@@ -290,7 +295,7 @@ def _watch(kernel: Kernel, machine: Machine) -> RaceChecker:
     return races
 
 
-def _bind(
+def bind(
     kernel: Kernel, arguments: Mapping[Parameter, Array | int | float | bool]
 ) -> tuple[dict[Buffer, Array], dict[Value, Lanes]]:
     """Sort the arguments into arrays by buffer and NumPy scalars by value."""

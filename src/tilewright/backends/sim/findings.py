@@ -48,6 +48,11 @@ class Finding(MessageShown):
     seed: int | None = None
 
     @property
+    def rank(self) -> int | None:
+        """The rank whose launch was the first there, where several ranks launch (`tw.simulate(ranks=)`)."""
+        return getattr(self.block, "rank", None)
+
+    @property
     def file(self) -> str | None:
         """The Python file of the faulty line."""
         return None if self.location is None else self.location.file
@@ -72,6 +77,7 @@ class Finding(MessageShown):
             "count": self.count,
             "other": None if self.other is None else {"file": self.other.file, "line": self.other.line},
             "seed": self.seed,
+            **({} if self.rank is None else {"rank": self.rank}),
         }
 
     def to_json(self) -> str:

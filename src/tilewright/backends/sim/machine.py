@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegisters, PointedStorage, Reachable
 from tilewright.backends.sim.findings import Collector, Fault
 from tilewright.backends.sim.interleaving import Interleaving
+from tilewright.backends.sim.ranked import BlockOfRank, RankArguments, RankedStorage
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, RemoteStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill, without
 from tilewright.backends.sim.warpgroups import ProductGroups
@@ -254,8 +255,10 @@ class Machine:
         sized: Mapping[Buffer, tuple[int, int]] | None = None,
         maps: Mapping[TensorMap, MapValues] | None = None,
         interleaving: Interleaving | None = None,
+        ranks: RankArguments | None = None,
     ) -> None:
         self.grid = grid
+        self.ranks = ranks
         self.block = block
         self.interleaving = interleaving
         self._order: Array | None = None  # the numbers of the blocks, where they do not run in order
@@ -265,7 +268,8 @@ class Machine:
         self.made_maps: dict[object, MadeMaps] = {}  # and those that threads of the chunk have made, by key
         self.threads: int = block[0] * block[1] * block[2]
         self.warp: int = kernel.warp_size
-        self.total_blocks: int = grid[0] * grid[1] * grid[2]
+        self.blocks_of_rank: int = grid[0] * grid[1] * grid[2]
+        self.total_blocks: int = self.blocks_of_rank * (1 if ranks is None else ranks.size)
         # How many blocks along x, y and z; blocks of a cluster stand side by side in a chunk.
         self.cluster: tuple[int, int, int] = kernel.cluster
         self.cluster_size: int = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
@@ -300,6 +304,16 @@ class Machine:
         self.arena: Array = np.empty((0, self.arena_bytes), np.uint8)
         self._fixed = self._thread_registers()
 
+    def rank_of(self, row: int) -> int | None:
+        """Return what the rank of a row of the chunk is called, None in a launch of one."""
+        place = (self.first_block + row) // self.blocks_of_rank
+        return None if self.ranks is None else self.ranks.numbers[place]
+
+    def described(self, map: TensorMap, rows: Array) -> MapValues:
+        """Return what a tensor map describes for threads of some rows."""
+        ranks = (self.first_block + rows) // self.blocks_of_rank
+        return self.maps[map] if self.ranks is None else self.ranks.map_values(map, ranks)
+
     def _place(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> int:
         """Make the storage of each buffer and return the bytes of shared memory of a block."""
         end = kernel.shared_bytes
@@ -308,6 +322,8 @@ class Machine:
         for buffer in dict.fromkeys(buffer.root for buffer in buffers):
             if buffer.is_pointed:
                 self.storages[buffer] = PointedStorage(buffer, self.addresses)
+            elif buffer.space is Space.GLOBAL and self.ranks is not None:
+                self.storages[buffer] = RankedStorage(buffer, self.addresses, self.ranks.arrays[buffer])
             elif buffer.space is Space.GLOBAL:
                 self.storages[buffer] = GlobalStorage(buffer, arrays[buffer])
             elif buffer.space is Space.REGISTER:
@@ -392,7 +408,7 @@ class Machine:
         if self._is_resident:
             most, most_bytes = RESIDENT_THREADS, _RESIDENT_BYTES
         by_memory = most_bytes // max(1, self.arena_bytes + registers)
-        if self._is_cooperative:
+        if self._is_cooperative or self.ranks is not None:
             return self.total_blocks
         size = self.cluster_size
         if size > 1:  # what the threads of a cluster know of each other
@@ -424,18 +440,21 @@ class Machine:
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
-        cluster, rank = np.divmod(
-            np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None], self.cluster_size
-        )
+        number = np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None]
+        for storage in self.storages.values():
+            if isinstance(storage, RankedStorage) and storage.buffer.base is None:
+                storage.begin(number // self.blocks_of_rank)
+        cluster, rank = np.divmod(number, self.cluster_size)
         if self.interleaving is not None:
             if self._order is None:
-                together = self.chunk if self._is_resident else self.total_blocks
+                together = min(self.chunk if self._is_resident else self.total_blocks, self.blocks_of_rank)
                 self._order = self.interleaving.blocks(
                     self.total_blocks // self.cluster_size, together // self.cluster_size
                 )
             self.interleaving.begin(blocks, self.threads, self.warp)
         if self._order is not None:
             cluster = self._order[cluster]
+        cluster = cluster % (self.blocks_of_rank // self.cluster_size)
         self.special["cluster_ctarank"] = rank.astype(np.int32)
         for axis, extent, inner in zip("xyz", self.grid, self.cluster, strict=True):
             cluster, outer = np.divmod(cluster, extent // inner)
@@ -489,10 +508,12 @@ class Machine:
         cluster, rank = divmod(self.first_block + row, self.cluster_size)
         if self._order is not None:
             cluster = int(self._order[cluster])
+        cluster %= self.blocks_of_rank // self.cluster_size
         first = _coordinate(cluster, tuple(n // m for n, m in zip(self.grid, self.cluster, strict=True)))
         inside = _coordinate(rank, self.cluster)
         x, y, z = (a * m + b for a, m, b in zip(first, self.cluster, inside, strict=True))
-        return x, y, z
+        number = self.rank_of(row)
+        return (x, y, z) if number is None else BlockOfRank.of((x, y, z), number)
 
     def thread_coordinate(self, thread: int) -> Dim3:
         """Return thread_idx of a linear thread number."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from tilewright.backends.sim.bulk_races import help_with_bulk
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import AccessKind, Machine
-from tilewright.backends.sim.shadow import NARROW
+from tilewright.backends.sim.ranked import RankedStorage
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.ir.core import Op
 from tilewright.ir.effects import Proxy
 
+_NARROW = ("cta", "cluster")  # scopes that reach no other cluster, or no other block
 _PLAIN_WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE, AccessKind.COPY_LAND)
 READS = (AccessKind.LOAD, AccessKind.COPY_READ, AccessKind.OPERAND_READ)
 _NOUNS = {
@@ -73,10 +74,20 @@ class Conflict:
             return "missing-fence"
         if self.under_way and (self.same_thread or self.late.kind in READS):
             return "missing-wait"
-        apart = self.late.block != self.early.block and isinstance(self.storage, GlobalStorage)
+        apart = self.late.block != self.early.block and _is_global(self.storage)
         if apart and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
             return "overlapping-writes"
         return "race"
+
+
+def _is_global(storage: Storage) -> bool:
+    return isinstance(storage, (GlobalStorage, RankedStorage))
+
+
+def _ranks(conflict: Conflict, machine: Machine) -> tuple[int | None, int | None]:
+    """Return the ranks of the second access and of the first."""
+    late, early = (party.block - machine.first_block for party in (conflict.late, conflict.early))
+    return machine.rank_of(late), machine.rank_of(early)
 
 
 def report(machine: Machine, conflict: Conflict) -> None:
@@ -93,7 +104,7 @@ def report(machine: Machine, conflict: Conflict) -> None:
     fault = Fault(
         late.op,
         kind,
-        f"{kind.replace('-', ' ')}: {late.noun} {_preposition(late.kind)} {place} {_meeting(conflict, machine.orders)}",
+        f"{kind.replace('-', ' ')}: {late.noun} {_preposition(late.kind)} {place} {_meeting(conflict, machine)}",
         machine.block_coordinate(late.block - machine.first_block),
         machine.thread_coordinate(late.thread),
         conflict.storage.buffer.name,
@@ -112,8 +123,8 @@ def _preposition(kind: AccessKind) -> str:
     return "to" if kind in (AccessKind.STORE, AccessKind.COPY_WRITE) else "of"
 
 
-def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
-    """Return what the second access meets; `can_be_ordered` says that the kernel orders blocks by some accesses."""
+def _meeting(conflict: Conflict, machine: Machine) -> str:
+    """Return what the second access meets."""
     early = conflict.early
     if conflict.unfenced:
         whose = "its own thread" if conflict.same_thread else "another thread"
@@ -126,8 +137,10 @@ def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
         return f"while {whose} {'bulk' if early.is_bulk else 'asynchronous'} copy {does}"
     article = "an" if early.noun[0] in "aeiou" else "a"
     if conflict.late.block != early.block:
-        is_global = isinstance(conflict.storage, GlobalStorage)
-        which = "the two" if can_be_ordered or not is_global else "blocks"
+        late, rank = _ranks(conflict, machine)
+        if late != rank:
+            return f"meets {article} {early.noun} by rank {rank}, and nothing orders the two"
+        which = "the two" if machine.orders or not _is_global(conflict.storage) else "blocks"
         return f"meets {article} {early.noun} by another block, and nothing orders {which}"
     return f"meets {article} {early.noun} by another thread, and nothing orders the two"
 
@@ -137,7 +150,7 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
     warp = machine.warp
     late, early = conflict.late, conflict.early
     if conflict.unfenced:
-        space = '"global"' if isinstance(conflict.storage, GlobalStorage) else ""
+        space = '"global"' if _is_global(conflict.storage) else ""
         return (
             f"let the threads that write there run tw.fence_proxy_async({space}) behind their writes, before the "
             "barrier or arrival that tells this one"
@@ -159,12 +172,15 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
                 f"{wait}" + ("" if conflict.same_thread else ", and let tw.sync_threads() follow") + " before this line"
             )
         return f"{wait} before another thread writes there, with tw.sync_threads() between"
-    if late.block != early.block and not isinstance(conflict.storage, GlobalStorage):
+    ranks = _ranks(conflict, machine)
+    if ranks[0] != ranks[1]:
+        return _help_between_ranks(conflict)
+    if late.block != early.block and not _is_global(conflict.storage):
         if "cta" in {e.effects.scope for e in (late.op, early.op)}:
             return 'let the scope reach the blocks of the cluster: scope="cluster"'
         return "let the blocks of the cluster meet between the two: tw.cluster_sync(), or an mbarrier of one of them"
     if late.block != early.block and machine.orders:
-        if {e.effects.scope for e in (late.op, early.op)} & {*NARROW}:
+        if {e.effects.scope for e in (late.op, early.op)} & {*_NARROW}:
             clusters = {party.block // machine.cluster_size for party in (late, early)}
             return f'let the scope reach other blocks: scope="{"cluster" if len(clusters) == 1 else "gpu"}"'
         return (
@@ -183,3 +199,14 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
     if early.kind in READS:
         return f"put {barrier} after the last {early.noun} of what was there before"
     return f"put {barrier} between the two"
+
+
+def _help_between_ranks(conflict: Conflict) -> str:
+    """Return what orders two ranks."""
+    if {e.effects.scope for e in (conflict.late.op, conflict.early.op)} & {*_NARROW, "gpu"}:
+        return 'let the scope reach other GPUs: scope="sys"'
+    return (
+        "let the rank that comes first tell the other: a barrier of the block, then in one thread "
+        'tw.store(flag, i, value, sem="release", scope="sys") to a flag that the other one reads by '
+        'tw.load(flag, i, sem="acquire", scope="sys") until it is there, then a barrier'
+    )

@@ -261,6 +261,10 @@ class RaceChecker(Observer):
         machine = self._machine
         return machine.block_coordinate(block - machine.first_block), machine.thread_coordinate(thread)
 
+    def op_of(self, event: int) -> Op:
+        """Return the op whose access an event is."""
+        return self._accesses[bisect.bisect_left(self._numbers, event) - 1][0]
+
     def tell_fault(self, fault: Fault) -> None:
         """Tell of a fault that is not a race."""
         self._machine.collector.report(fault)

@@ -32,7 +32,6 @@ from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Space
 from tilewright.ir.effects import Proxy, Use
 
-NARROW = ("cta", "cluster")  # scopes that reach no other cluster, or no other block
 BITS = 20
 WHO = (1 << BITS) - 1
 UNDER_WAY = 1 << 62
@@ -85,6 +84,13 @@ class Marks:
         """Give each of `rows` blocks cells of its own."""
         self._write_down()
         self._first, self._second = np.tile(self._first, rows), np.tile(self._second, rows)
+
+    def kept(self) -> tuple[Array, Array]:
+        """Return the cells with accesses, and the words of these; a cell comes up to two times for each warp."""
+        self._write_down()
+        every = np.concatenate([self._first, self._second])
+        at = np.flatnonzero(every)
+        return at % self._first.size // self._slots, every[at]
 
     def clear(self) -> None:
         """Forget what is not written down."""
@@ -277,7 +283,7 @@ class Region:
         if item > 1:
             place = place * item
         if isinstance(access.storage, PointedStorage):
-            cells = access.storage.places(index) >> self._shift
+            cells = self._together.values(access.storage.places(access.index)) >> self._shift
         else:
             cells = (place + self._starts[buffer] + first) >> self._shift
         if self.cells.rows > 1:
@@ -345,9 +351,22 @@ class Region:
     def places(self, storage: Storage, index: Array, rows: Array, threads: Array) -> Array:
         """Return numbers of elements for threads of some rows, the same for those at one place in memory."""
         place = index.astype(np.int64) * storage.buffer.dtype.bytes + self._starts[storage.buffer]
-        first = np.broadcast_to(self._first_byte(storage), (self._together.blocks, self._together.threads))
+        shape = self._together.blocks, self._together.threads
+        if isinstance(storage, PointedStorage):
+            start = np.broadcast_to(self._together.values(storage.addresses(np.int64(0))), shape)
+            return storage.space.places(start[rows, threads] + index.astype(np.int64) * storage.buffer.dtype.bytes)
+        first = np.broadcast_to(self._first_byte(storage), shape)
         place = place + first[rows, threads]
         return np.asarray(place if self.is_global else place | rows << 40)
+
+    def addresses(self, cells: Array) -> Array:
+        """Return the addresses of cells, in a region of all global memory."""
+        return self._machine.addresses.addresses_of_places(cells << self._shift)
+
+    @property
+    def cell_bytes(self) -> int:
+        """The bytes of a cell."""
+        return 1 << self._shift
 
     @property
     def is_alone(self) -> bool:
@@ -380,7 +399,7 @@ class _Uses:
         self.bulk: set[Buffer] = set()  # by the async proxy
         self.bulk_read: set[Buffer] = set()
         self.strongly_read: set[Buffer] = set()
-        self.narrow: set[Buffer] = set()  # by strong accesses that reach no other block
+        self.narrow: set[Buffer] = set()  # by strong accesses that do not reach everybody
         self._width: dict[Buffer, int] = {}
         kinds = {Use.READ: self.read, Use.WRITE: self.written, Use.UPDATE: self.updated}
         for op in kernel.body.walk():
@@ -391,7 +410,7 @@ class _Uses:
                     (self.strongly_read if strong_read else kinds[use.use]).add(use.buffer)
                     if scope is not None and use.use is Use.WRITE:
                         self.updated.add(use.buffer)  # other strong accesses may come at the same time
-                    if scope in NARROW:
+                    if scope is not None and together.reach(scope) is not None:
                         self.narrow.add(use.buffer)
                     width = use.elements * use.buffer.dtype.bytes
                     if op.effects.proxy is Proxy.ASYNC:
@@ -433,7 +452,7 @@ def find_regions(kernel: Kernel, machine: Machine, together: Together, order: Or
         space = machine.addresses
         starts = {s.buffer: space.place_of_real(s.address) - s.low * s.flat.itemsize for s in arrays}
         starts.update((s.buffer, 0) for s in pointed)
-        if changed & starts.keys():
+        if changed & starts.keys() or machine.ranks is not None:  # what a rank only reads, others write
             found.update(dict.fromkeys(starts, Region(machine, together, order, starts, space.size, uses)))
         return found
     for group in _overlapping(s for s in machine.storages.values() if isinstance(s, GlobalStorage)):

@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright.backends.sim.agents import Agent, Pause, Scheduler, Waiting
 from tilewright.backends.sim.compiler import Compiler
+from tilewright.backends.sim.ranked import RankedStorage
 from tilewright.backends.sim.storage import FlatStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, fill, same_bits
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
@@ -151,7 +152,10 @@ class Spin(Pause):
             at = np.full((1, 1), int(fill(place, machine.blocks, machine.threads)[row, thread]))
             position = np.broadcast_to(storage.locate(at), (machine.blocks, 1))[row]
             value = storage.flat.take(position, mode="clip")[0]
-            what = f"{buffer.name or 'shared memory'}[{int(at[0, 0])}] to change, in a loop that finds {value} there"
+            name = f"{buffer.name or 'shared memory'}[{int(at[0, 0])}]"
+            if isinstance(storage, RankedStorage):
+                name = storage.name_at(row, int(at[0, 0])) or name
+            what = f"{name} to change, in a loop that finds {value} there"
             return [Waiting(op if op.location is not None else self.op, threads, what, _HELP)]
         return [Waiting(self.op, threads, "memory to change, in a loop that reads it again and again", _HELP)]
 

@@ -101,6 +101,10 @@ class FlatStorage:  # and no ABC: each access asks several times of what class i
         """Return the positions of element indices (n, elements) in the n blocks of the chunk that rows names."""
         return np.asarray(index - self.low)
 
+    def counted(self, rows: Array, index: Array) -> Array:
+        """Return element indices (n, elements) of blocks as bulk accesses count them, by default as they are."""
+        return index
+
     def gather(self, rows: Array, index: Array, there: Array | None = None, missing: Any = 0) -> Array:
         """Return elements (n, elements) of the blocks that rows names, and a number where they are not there."""
         spots = self.spots(rows, index)

@@ -32,11 +32,17 @@ class Together:
         self.rank: Array = np.repeat(np.arange(self.size, dtype=np.int64), self.each)[None, :]
 
     def reach(self, scope: str | None) -> int | None:
-        """Return how many neighbouring threads are within a scope of each other, None where it reaches the grid."""
-        return {"cta": self.each, "cluster": self.threads}.get(scope or "")
+        """Return how many neighbouring threads are within a scope of each other, None where it reaches everybody.
+
+        That is the grid, and "gpu" reaches it; of several ranks it reaches the blocks of one, and "sys" all.
+        """
+        reaches = {"cta": self.each, "cluster": self.threads}
+        if self._machine.ranks is not None:
+            reaches["gpu"] = self._machine.blocks_of_rank * self.each
+        return reaches.get(scope or "")
 
     def reaches_of(self, kernel: Kernel) -> tuple[int, ...]:
-        """Return how far the scopes of a kernel's accesses and fences reach that do not reach the grid."""
+        """Return how far the scopes of a kernel's accesses and fences reach that do not reach everybody."""
         return tuple(sorted({self.reach(op.effects.scope) or 0 for op in kernel.body.walk()} - {0}))
 
     @property

@@ -72,7 +72,7 @@ class Varied:
                     elements, storage.present, elements.copy(), storage, buffer.name or "an array", storage.flat.dtype
                 )
                 self._outputs.append(kept)
-        if any(buffer.is_pointed for buffer in self._writers):
+        if any(buffer.is_pointed or buffer not in storages for buffer in self._writers):
             for each in addresses:
                 if each.array.flags.writeable:
                     elements = each.array.view(f"u{each.array.itemsize}")

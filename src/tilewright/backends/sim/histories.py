@@ -1,0 +1,313 @@
+"""What launches of several ranks before the one that runs did, as far as ranks do not know of it.
+
+A rank's launches run one after another, and nothing orders them with those of another rank but what kernels wait for:
+flags in memory, acquired at system scope. At the end of a launch this keeps, for each rank, which accesses of other
+ranks it does not know to be over, and for each flag, which accesses its value does not tell of. A thread of a later
+launch knows of them once it has heard from the rank that made them, or from a rank or a flag that knew. To the clocks
+of a launch a flag of an earlier one is a block behind all others, from which whoever acquires the flag hears.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright.backends.sim.aliases import PointedStorage
+from tilewright.backends.sim.clocks import Cell, Clock
+from tilewright.backends.sim.findings import Fault, name_place
+from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess, Machine, Observer
+from tilewright.backends.sim.order import AGENT
+from tilewright.backends.sim.race_reports import READS
+from tilewright.backends.sim.races import RaceChecker
+from tilewright.backends.sim.shadow import WHO, Region, event_of
+from tilewright.backends.sim.storage import Storage
+from tilewright.backends.sim.values import Array, at_least_2d
+from tilewright.ir.core import Op
+
+_HELP = (
+    "let the other rank tell this one when it is done, by a flag of which the kernel waits before this line "
+    '(tw.store with sem="release", tw.load with sem="acquire", both with scope="sys"), or let all ranks meet between '
+    "the launches: rank.barrier()"
+)
+# Of an earlier access and a later one: whether they race. Strong accesses race with ordinary ones only.
+_RACES = {
+    "write": ("read", "write", "strong read", "strong write"),
+    "strong write": ("read", "write"),
+    "read": ("write", "strong write"),
+    "strong read": ("write",),
+}
+_WORDS = {"write": "wrote", "strong write": "wrote", "read": "read", "strong read": "read"}
+
+
+@dataclass(frozen=True, eq=False)
+class Unknown:
+    """Accesses of one op by rank `source`, of which `holder`, a rank or a flag, does not know that they are over.
+
+    `addresses` are those of cells of `width` bytes, in ascending order.
+    """
+
+    holder: int
+    source: int
+    kind: str
+    op: Op
+    kernel: str
+    addresses: Array
+    width: int
+
+
+@dataclass
+class Histories:
+    """What the ranks of a group do not know of each other's launches so far."""
+
+    unknown: list[Unknown] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)  # the addresses of those that tell of earlier launches
+
+    def meet(self) -> None:
+        """Let every rank know of all launches: all have waited for all."""
+        self.unknown.clear()
+        self.flags.clear()
+
+
+_FLAG = 1 << 20  # the holder that the first flag is; ranks are fewer
+_NOWHERE = -1  # the address of a flag that tells of nothing any more
+
+
+class HistoryChecker(Observer):
+    """Compares a launch with those before it, and says what the ranks do not know of when it is over."""
+
+    def __init__(self, machine: Machine, races: RaceChecker, histories: Histories, kernel: str) -> None:
+        assert machine.ranks is not None
+        self._machine, self._races, self._histories, self._kernel = machine, races, histories, kernel
+        self._numbers = machine.ranks.numbers
+        self._clusters = machine.blocks_of_rank // machine.cluster_size  # of each rank
+        # By holder, source and kind: which of the accesses that are unknown reached a byte, counted from 1.
+        self._maps: dict[tuple[int, int, str], Array] = {}
+        for number, each in enumerate(histories.unknown, 1):
+            self._draw(number, each)
+        self.left: list[Unknown] = []
+        self._flags: list[int] = []  # of this launch and those before it
+
+    def begin(self, machine: Machine) -> None:
+        """Let flags hand on what they told of in earlier launches."""
+        clocks, space = self._races.clocks, machine.addresses
+        region = next((r for r in self._races.regions.values() if r.is_global), None)
+        if clocks is None or region is None or not self._histories.flags:
+            return
+        addresses = np.array(self._histories.flags)
+        for number in np.flatnonzero(space.covered(addresses, 1)).tolist():
+            place = int(space.places(addresses[number : number + 1])[0])
+            region.sync[place] = Cell({clocks.everybody: clocks.beyond(self._races.together.blocks + number)})
+
+    def _informants(self, clock: Clock | None) -> set[int]:
+        """Return the ranks and flags from which has heard who knows as much as a clock."""
+        clocks = self._races.clocks
+        if clocks is None or clock is None:
+            return set()
+        blocks, running = clocks.heard_of(clock), self._races.together.blocks
+        ranks = np.array(self._numbers)[np.minimum(blocks // self._clusters, len(self._numbers) - 1)]
+        return set(np.where(blocks < running, ranks, blocks - running + _FLAG).tolist())
+
+    def _draw(self, number: int, unknown: Unknown) -> None:
+        space = self._machine.addresses
+        bytes = (unknown.addresses[:, None] + np.arange(unknown.width)).reshape(-1)
+        bytes = bytes[space.covered(bytes, 1)]
+        if bytes.size:
+            key = unknown.holder, unknown.source, unknown.kind
+            drawn = self._maps.setdefault(key, np.zeros(space.size, np.int32))
+            drawn[space.places(bytes)] = number
+
+    # --- comparing -------------------------------------------------------------------------------------------
+
+    def access(self, access: Access) -> Array | None:
+        storage = access.storage
+        if not self._maps or not isinstance(storage, PointedStorage) or access.kind is AccessKind.COPY_LAND:
+            return None
+        shape = self._machine.blocks, self._machine.threads
+        rows, threads = np.nonzero(np.broadcast_to(np.True_ if access.mask is None else access.mask, shape))
+        places = np.broadcast_to(at_least_2d(storage.places(access.index)), shape)[rows, threads]
+        lanes = np.arange(access.lanes) * storage.flat.itemsize
+        strong = access.kind is AccessKind.ATOMIC or access.op.effects.scope is not None
+        kind = ("strong " if strong else "") + ("read" if access.kind in READS else "write")
+        self._compare(access.op, kind, storage, rows, threads, places[:, None] + lanes)
+        return None
+
+    def start_bulk(self, access: BulkAccess) -> bool:
+        storage = access.storage
+        if self._maps and isinstance(storage, PointedStorage):
+            there = np.ones(access.index.shape, np.bool_) if access.there is None else access.there
+            places = np.where(there, access.index * storage.flat.itemsize, -1)
+            kind = "read" if access.kind in READS else "write"
+            self._compare(access.op, kind, storage, access.rows, access.threads, places)
+        return False
+
+    def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        """Do nothing: a bulk access counts where it starts."""
+
+    def _compare(self, op: Op, kind: str, storage: Storage, rows: Array, threads: Array, places: Array) -> None:
+        """Report accesses of threads to places (threads, elements), -1 for none, that meet what their ranks ignore."""
+        holders = np.array(self._numbers)[rows // self._machine.blocks_of_rank]
+        for (holder, source, early), drawn in self._maps.items():
+            if kind not in _RACES[early]:
+                continue
+            mine = np.flatnonzero(holders == holder)
+            if not mine.size:
+                continue
+            found = np.where(places[mine] >= 0, drawn.take(places[mine], mode="clip"), 0)
+            for number in np.unique(found[found > 0]).tolist():
+                at, element = np.nonzero(found == number)
+                bad = [
+                    n for n, e in zip(mine[at].tolist(), element.tolist(), strict=True)
+                    if not self._knows(int(rows[n]), int(threads[n]), source, early, int(places[n, e]))
+                ]  # fmt: skip
+                if bad:
+                    first = bad[0]
+                    place = int(places[first][np.isin(places[first], places[mine][found == number])][0])
+                    who = int(rows[first]), int(threads[first])
+                    self._report(op, kind, storage, who, place, self._histories.unknown[number - 1], len(set(bad)))
+
+    def _knows(self, row: int, thread: int, source: int, kind: str, place: int) -> bool:
+        """Say whether a thread has heard from a rank that knows of the accesses of another at a place."""
+        clocks = self._races.clocks
+        if clocks is None:
+            return False
+        row, thread = (int(n) for n in self._races.together.place(np.array(row), np.array(thread)))
+        informants = self._informants(clocks.known_to(row, thread))
+        return any(self._told_by(informant, source, kind, place) for informant in informants)
+
+    def _told_by(self, informant: int, source: int, kind: str, place: int) -> bool:
+        drawn = self._maps.get((informant, source, kind))
+        return informant == source or drawn is None or not drawn[place]
+
+    def _report(
+        self, op: Op, kind: str, storage: Storage, who: tuple[int, int], place: int, unknown: Unknown, count: int
+    ) -> None:
+        machine = self._machine
+        name, _ = name_place(storage, place)
+        done = _WORDS[unknown.kind]
+        notes = [f"the line of {unknown.kernel} that {done} it:"]
+        if unknown.op.location is not None:
+            notes += [f"  {line}" for line in unknown.op.location.excerpt()]
+        what = "load of" if kind.endswith("read") else "store to"
+        fault = Fault(
+            op, "race",
+            f"race: {what} {name.rstrip(',')}, which rank {unknown.source} {done} in an earlier launch of "
+            f"{unknown.kernel!r}, and nothing orders the two",
+            machine.block_coordinate(who[0]), machine.thread_coordinate(who[1]), storage.buffer.name, place, None,
+            notes, _HELP, count, other=unknown.op,
+        )  # fmt: skip
+        machine.collector.report(fault)
+
+    # --- keeping ---------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Find out what each rank does not know of, now that the blocks are over."""
+        clocks, size, histories = self._races.clocks, self._clusters, self._histories
+        known: dict[int, Clock | None] = {}
+        for n, number in enumerate(self._numbers):
+            known[number] = None if clocks is None else clocks.known_to_blocks(range(n * size, n * size + size))
+        self.left, self._flags = [], list(histories.flags)
+        for each in histories.unknown:
+            if each.holder < _FLAG:
+                self.left += self._still(each, each.holder, self._informants(known.get(each.holder)))
+        regions = [r for r in dict.fromkeys(self._races.regions.values()) if r.is_global]
+        told = self._told(regions)
+        for region in regions:
+            self._forget_overwritten(region, told)
+        for address, clock in told.items():
+            if address not in self._flags:
+                self._flags.append(address)
+            known[_FLAG + self._flags.index(address)] = clock
+        for number in range(len(self._flags)):
+            known.setdefault(_FLAG + number, None)
+        for holder in [h for h in known if h >= _FLAG]:
+            informants = self._informants(known[holder]) or {holder}
+            first = min(informants)
+            for each in histories.unknown:
+                if each.holder == first:
+                    self.left += self._still(each, holder, informants - {first})
+        for region in regions:
+            for kind, cells, words, is_barrier in _accesses_of(region):
+                self._keep(region, kind, cells, words, is_barrier, known)
+
+    def _told(self, regions: list[Region]) -> dict[int, Clock]:
+        """Return what flags of this launch hand on to all threads, by address."""
+        clocks, space, found = self._races.clocks, self._machine.addresses, {}
+        for region in regions if clocks is not None else ():
+            for place, cell in region.sync.items():
+                assert clocks is not None
+                if clocks.everybody in cell.groups:
+                    address = int(space.addresses_of_places(np.array([place]))[0])
+                    found[address] = cell.groups[clocks.everybody]
+        return found
+
+    def _forget_overwritten(self, region: Region, told: dict[int, Clock]) -> None:
+        """Let flags of earlier launches tell of nothing that this one has written without handing anything on."""
+        if region.cells.atomics is None:
+            return
+        written = region.addresses(region.cells.atomics.kept()[0])
+        for number, address in enumerate(self._flags):
+            if address not in told and ((written <= address) & (address < written + region.cell_bytes)).any():
+                self._flags[number] = _NOWHERE
+
+    def _still(self, unknown: Unknown, holder: int, informants: set[int]) -> list[Unknown]:
+        """Return what of earlier accesses a rank or flag still does not know of that has heard from others."""
+        left = unknown.addresses
+        for informant in informants:
+            same = [
+                u.addresses for u in self._histories.unknown
+                if (u.holder, u.source, u.kind) == (informant, unknown.source, unknown.kind)
+            ]  # fmt: skip
+            left = left[np.isin(left, np.concatenate(same))] if same and informant != unknown.source else left[:0]
+        return [replace(unknown, holder=holder, addresses=left)] if left.size else []
+
+    def _keep(
+        self, region: Region, kind: str, cells: Array, words: Array, is_barrier: bool, known: dict[int, Clock | None]
+    ) -> None:
+        races, clocks = self._races, self._races.clocks
+        events, who = event_of(words), words & WHO
+        rows, others = np.divmod(who, races.bulk.count if is_barrier else races.together.threads)
+        if is_barrier:
+            others = AGENT + races.together.threads + others
+        ranks = np.array(self._numbers)[rows // self._clusters]
+        for number, clock in known.items():
+            bad = ranks != number
+            if clocks is not None and bad.any():
+                bad &= ~clocks.covered_by(clock, rows, others, events)
+            at = np.flatnonzero(bad)
+            if not at.size:
+                continue
+            keys = events[at] * len(self._numbers) + rows[at] // self._clusters
+            for key in np.unique(keys).tolist():
+                event, place = divmod(key, len(self._numbers))
+                addresses = np.unique(region.addresses(cells[at[keys == key]]))
+                op, source = races.op_of(event), self._numbers[place]
+                self.left.append(Unknown(number, source, kind, op, self._kernel, addresses, region.cell_bytes))
+
+    def remember(self) -> None:
+        """Let launches that follow be compared with what the ranks do not know of."""
+        self._histories.unknown, self._histories.flags = _merged(self.left), self._flags
+
+
+def _accesses_of(region: Region) -> list[tuple[str, Array, Array, bool]]:
+    """Return the accesses that a region has kept: kind, cells, words, and whether these name mbarriers."""
+    cells = region.cells
+    at = np.flatnonzero(cells.writes)
+    found = [("write", at, cells.writes[at], False)]
+    for kind, marks in (("read", cells.reads), ("strong write", cells.atomics), ("strong read", cells.strong_reads)):
+        if marks is not None:
+            found.append((kind, *marks.kept(), False))
+    if cells.bulk_reads is not None:
+        found.append(("read", *cells.bulk_reads.kept(), True))
+    return [each for each in found if each[1].size]
+
+
+def _merged(unknown: list[Unknown]) -> list[Unknown]:
+    """Return the accesses with those of one op, by one rank, unknown to one other, as one."""
+    groups: dict[tuple[int, int, str, Op, int], list[Unknown]] = {}
+    for each in unknown:
+        groups.setdefault((each.holder, each.source, each.kind, each.op, each.width), []).append(each)
+    return [
+        replace(same[0], addresses=np.unique(np.concatenate([each.addresses for each in same])))
+        for same in groups.values()
+    ]

@@ -1,0 +1,14 @@
+"""Matrix products over several GPUs, with the exchange of their parts under the products (`tw.distributed`).
+
+    buffers             symmetric memory of one operation: a slot for each rank, flags, and how often it was used
+    products            all-gather then product, product then reduce-scatter, product then all-reduce
+    _exchange_kernels   what they launch beside `tw.matmul`: push, tell, await, add
+
+They take a group: an object with `rank`, `size` and `symmetric(shape, dtype)`, whose result has `peers`, the arrays of
+all ranks in order. `tw.simulate(ranks=4).run(main)` gives such a group to `main`.
+"""
+
+from tilewright.distributed.buffers import ExchangeBuffer, Group
+from tilewright.distributed.products import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
+
+__all__ = ["ExchangeBuffer", "Group", "all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"]

@@ -1,0 +1,55 @@
+"""Device code of exchanges between ranks: push to peers, tell them, wait for what they tell, add up what came.
+
+A flag belongs to the rank that waits for it, with a place for each rank that tells. Its number is that of the call and
+only grows, so that nothing has to be set back. Each store of a number releases, at the scope of the system, what the
+rank's earlier launches have done, and the load that finds it acquires that for the launches that follow.
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+
+THREADS = 256
+TILE = 4096  # elements of a block, where there are so few
+
+
+@tw.kernel
+def push(targets, x):
+    """Copy x[i] to target[i] for each target; all are of one extent."""
+    width = 16 // x.dtype.bytes
+    thread, threads = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x, tw.grid_dim.x * tw.block_dim.x
+    for i in range(thread, x.shape[0] // width, threads):
+        part = tw.local_tile(x, (width,), (i,))
+        for target in targets:
+            tw.copy(part, tw.local_tile(target, (width,), (i,)))
+    i = x.shape[0] // width * width + thread
+    if i < x.shape[0]:
+        for target in targets:
+            target[i] = x[i]
+
+
+@tw.kernel
+def tell(flags, rank, number):
+    """Let each of the ranks whose flags these are know that this one is over with call `number`."""
+    for flag in flags:
+        tw.store(flag, rank, number, sem="release", scope="sys")
+
+
+@tw.kernel
+def await_ranks(flag, first, count, number):
+    """Wait until `count` ranks from `first` on, and from 0 on behind the last, have told of call `number`."""
+    for n in range(count):
+        rank = (first + n) % flag.shape[0]
+        while tw.load(flag, rank, sem="acquire", scope="sys") < number:
+            pass
+
+
+@tw.kernel
+def add(targets, parts):
+    """Compute target[i] = sum over r of parts[r, i], in the order of r, for each target."""
+    for i in range(tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x, parts.shape[1], tw.grid_dim.x * tw.block_dim.x):
+        total = parts[0, i]
+        for rank in range(1, parts.shape[0]):
+            total += parts[rank, i]
+        for target in targets:
+            target[i] = total.to(target.dtype)

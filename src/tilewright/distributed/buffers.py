@@ -1,0 +1,102 @@
+"""Symmetric memory of an operation: for each rank a slot of what every other one sends, and flags that tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Protocol  # Any: arrays of NumPy, CuPy or PyTorch
+
+from tilewright.arguments import given, integer
+from tilewright.distributed._exchange_kernels import await_ranks, tell
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as as_dtype
+from tilewright.errors import ArgumentError
+
+_ALIGNMENT = 256  # bytes, of a slot: kernels are the same for all slots
+_MOST = 2**31 - 1  # calls
+
+
+class _Symmetric(Protocol):
+    """One array of each rank, in the order of ranks."""
+
+    peers: Sequence[Any]
+
+
+class Group(Protocol):
+    """The ranks that compute together, as one of them sees them.
+
+    `symmetric` returns memory of zeros on every rank that all ranks reach; when it returns, all have made theirs.
+    """
+
+    rank: int
+    size: int
+
+    def symmetric(self, shape: Any, dtype: Any) -> _Symmetric:
+        """Return an array of each rank, of the same shape and type. All ranks call this."""
+
+
+class ExchangeBuffer:
+    """Symmetric memory for one operation at a time: `shape` is that of what one rank sends to another.
+
+    Every rank has two slots for each rank, which calls use in turn: who writes a slot again has waited, in the call
+    between, for what its reader told behind its last read. The number of a call is that of its flags, so that these
+    need not be set back; after 2**31 - 1 calls a new buffer has to be made. All ranks make their buffers, and call the
+    operations on them, in the same order, and each rank makes its launches on one stream.
+
+    Raises `ArgumentError` for shapes and groups that are none.
+    """
+
+    def __init__(self, group: Group, shape: tuple[int, ...], dtype: object) -> None:
+        for name in ("rank", "size", "symmetric"):
+            if not hasattr(group, name):
+                raise ArgumentError(
+                    f"ExchangeBuffer: group has no {name}, got {given(group)}",
+                    help="pass what tw.simulate(ranks=...).run gives to its function, or an object with rank, size and "
+                    "symmetric(shape, dtype)",
+                )
+        if not isinstance(shape, tuple):
+            raise ArgumentError(f"ExchangeBuffer: shape is a tuple of integers, got {given(shape)}")
+        self.shape: tuple[int, ...] = tuple([integer("ExchangeBuffer", "an extent", n, minimum=1) for n in shape])
+        self.dtype: DType = as_dtype(dtype)
+        self.rank: int = group.rank
+        self.size: int = group.size
+        self.calls: int = 0
+        self._is_used = False
+        self._count = prod(self.shape)
+        self._pitch = -(-self._count * self.dtype.bytes // _ALIGNMENT) * _ALIGNMENT // self.dtype.bytes
+        self._slots = group.symmetric((2, self.size, self._pitch), self.dtype).peers
+        self._flags = list(group.symmetric((self.size,), "int32").peers)
+
+    def ring(self, step: int) -> int:
+        """Return the rank that is so many steps behind this one in the ring."""
+        return (self.rank + step) % self.size
+
+    def slot(self, reader: int, sender: int) -> Any:
+        """Return the slot of this call in the memory of one rank, for what another sends, as an array of one mode."""
+        return self._slots[reader][self.calls % 2, sender][: self._count]
+
+    def slots(self) -> Any:
+        """Return all slots of this call in the rank's own memory, (rank, element)."""
+        return self._slots[self.rank][self.calls % 2][:, : self._count]
+
+    def tell(self, ranks: Sequence[int]) -> None:
+        """Let ranks know that what this one has launched for them is over, when it is."""
+        if ranks:
+            tell[1, 1]([self._flags[rank] for rank in ranks], self.rank, self.calls)
+
+    def wait(self, first: int, count: int = 1) -> None:
+        """Let what is launched behind this wait for what `count` ranks from `first` on have launched for this one."""
+        await_ranks[1, 1](self._flags[self.rank], first, count, self.calls)
+
+    def __enter__(self) -> None:
+        if self._is_used:
+            raise ArgumentError(
+                "an ExchangeBuffer is used by two operations at once", help="make a buffer for each of them"
+            )
+        if self.calls == _MOST:
+            raise ArgumentError("an ExchangeBuffer was used 2**31 - 1 times", help="make a new one on all ranks")
+        self._is_used = True
+        self.calls += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._is_used = False
