@@ -63,7 +63,8 @@ MOSTLY_INNER = (
             ),
             *("dependences", "edges", "elements", "emission", "factors", "filling", "fragments", "integers"),
             *("lanes", "lattice_search", "omega", "orders", "pipelines", "places", "plan_state", "private"),
-            *("register_operands", "rings", "scope", "shared_caches", "simplex", "tensorization", "tiles", "validation", "warpgroup"),
+            *("register_operands", "rings", "scope", "shared_caches", "simplex", "tensorization", "tiles"),
+            *("validation", "warpgroup"),
         )
     ),
     *(
