@@ -434,3 +434,60 @@ def test_order_reaches_over_chunks(release: bool) -> None:
     out, flags = np.zeros_like(x), np.zeros(40, np.int32)
     found = findings(lambda: in_chunks[40, 1024](out, flags, x, release))
     assert bool(found) != release
+
+
+# --- what is told does not reach further than the flag ---------------------------------------------------
+
+
+@tw.kernel
+def told_by_another(out, data, flag, x):
+    """Block 1 writes and tells nobody; block 0, which has waited for bytes at an mbarrier, tells block 2."""
+    block, thread = tw.block_idx.x, tw.thread_idx.x
+    smem, full = tw.shared(x.dtype, 32), tw.mbarrier(1)
+    tw.sync_threads()
+    if block == 0:
+        if thread == 0:
+            full.arrive_expect_tx(128)
+            tw.copy(tw.atoms.SM90_BULK_COPY_G2S, x, smem, barrier=full)
+            full.wait(0)
+            tw.store(flag, 0, 1, sem="release")
+    elif block == 1:
+        data[thread] = 7
+    else:
+        if thread == 0:
+            while tw.load(flag, 0, sem="acquire") == 0:
+                pass
+        tw.sync_threads()
+        out[thread] = data[thread]
+
+
+def test_what_an_mbarrier_brought_to_one_block_tells_nothing_of_the_next() -> None:
+    arrays = np.zeros(32, np.int32), np.zeros(32, np.int32), np.zeros(1, np.int32)
+    found = findings(lambda: told_by_another[3, 32](*arrays, tw.static(np.ones(32, np.float32))))
+    assert [finding.kind for finding in found] == ["race"]
+
+
+@tw.kernel
+def told_at_addresses(out, data, addresses, other: tw.constexpr):
+    """Block 0 writes and tells by a flag behind an address; block 1 waits for a flag behind an address."""
+    flags = [tw.make_tensor(tw.pointer(addresses[n], tw.int32), tw.Layout(1)) for n in range(2)]
+    block, thread = tw.block_idx.x, tw.thread_idx.x
+    if block == 0:
+        data[thread] = 7
+        tw.sync_threads()
+        if thread == 0:
+            tw.store(flags[0], 0, 1, sem="release")
+    else:
+        if thread == 0:
+            while tw.load(flags[other], 0, sem="acquire") == 0:
+                pass
+        tw.sync_threads()
+        out[thread] = data[thread]
+
+
+@pytest.mark.parametrize(("other", "kinds"), [(0, []), (1, ["race"])])
+def test_a_flag_at_one_address_tells_nothing_to_who_reads_another(other: int, kinds: list[str]) -> None:
+    flags = [np.zeros(1, np.int32), np.ones(1, np.int32)]  # the other one is set already
+    out, data = np.zeros(32, np.int32), np.zeros(32, np.int32)
+    found = findings(lambda: told_at_addresses[2, 32](out, data, tw.addresses(flags), other))
+    assert [finding.kind for finding in found] == kinds

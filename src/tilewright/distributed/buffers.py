@@ -38,7 +38,7 @@ class Group(Protocol):
 class ExchangeBuffer:
     """Symmetric memory for one operation at a time: `shape` is that of what one rank sends to another.
 
-    Every rank has two slots for each rank, which calls use in turn: who writes a slot again has waited, in the call
+    Every rank has two slots for each rank, which calls use alternately: who writes a slot again has waited, in the call
     between, for what its reader told behind its last read. The number of a call is that of its flags, so that these
     need not be set back; after 2**31 - 1 calls a new buffer has to be made. All ranks make their buffers, and call the
     operations on them, in the same order, and each rank makes its launches on one stream.
