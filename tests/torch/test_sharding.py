@@ -115,9 +115,9 @@ def operators_take_dtensors(mesh: Any) -> None:
     a, b = torch.randn(4, 6), torch.randn(6, 2)
     parts = distribute_tensor(a, mesh, [Shard(1)]), distribute_tensor(b, mesh, [Shard(0)])
     with collectives(0):
-        product = tw.torch.matmul(*parts)
+        product = tw.torch.matmul(*parts, precision="ieee")
     assert product.placements == (Partial(),) and torch.allclose(product.full_tensor(), a @ b, atol=1e-5)
-    rectified = tw.torch.matmul(*parts, epilogue="relu")
+    rectified = tw.torch.matmul(*parts, epilogue="relu", precision="ieee")  # as many arguments, another decision
     assert not rectified.placements[0].is_partial()
     assert torch.allclose(rectified.full_tensor(), (a @ b).relu(), atol=1e-5)
     half = tw.torch.matmul(*parts, out_dtype=torch.float16)

@@ -105,6 +105,7 @@ def test_an_access_beyond_the_array_of_a_rank_is_out_of_bounds_though_memory_is_
     (found,) = run.findings
     assert (found.kind, found.rank, found.count) == ("out-of-bounds", 1, 1)
     assert found.to_dict()["rank"] == 1
+    assert "which lies beyond the array of its rank" in found.message
 
 
 def refused(main: Any, match: str, ranks: int = 2, error: type[Exception] = tw.errors.ArgumentError) -> str:

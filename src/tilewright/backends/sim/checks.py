@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import Access, AccessKind, BulkAccess, Machine, Observer
+from tilewright.backends.sim.ranked import RankedStorage
 from tilewright.backends.sim.storage import (
     FlatStorage,
     GlobalStorage,
@@ -141,6 +142,19 @@ _WRITES = (AccessKind.STORE, AccessKind.ATOMIC, AccessKind.COPY_WRITE)
 
 
 _BULK = {AccessKind.COPY_READ: "bulk copy from", AccessKind.COPY_WRITE: "bulk copy to"}
+
+
+# What is said of an access behind an address, and of one to an array of several ranks.
+_OUTSIDE = (
+    (
+        "which no array of the launch covers",
+        "pass the array as an argument, or its address by tw.addresses; check the index against its extent",
+    ),
+    (
+        "which lies beyond the array of its rank",
+        "guard the access with a predicate, or check the tile against the shape",
+    ),
+)
 
 
 class AccessChecker(Observer):
@@ -350,8 +364,7 @@ class AccessChecker(Observer):
         addresses, refused = storage.addresses(access.index), None
         is_write = access.kind not in (AccessKind.LOAD, AccessKind.COPY_READ)
         for kind, bad, reason, help in (
-            ("out-of-bounds", storage.outside(access.index, lanes), "which no array of the launch covers",
-             "pass the array as an argument, or its address by tw.addresses; check the index against its extent"),
+            ("out-of-bounds", storage.outside(access.index, lanes), *_OUTSIDE[isinstance(storage, RankedStorage)]),
             ("out-of-bounds", storage.space.read_only(addresses) if is_write else None,
              "in an array that is read-only", "pass a writable array"),
             ("misaligned", storage.misaligned(access.index, lanes), f"which is not a multiple of {size}",
