@@ -1,9 +1,9 @@
 """What the build does to the wheel beyond copying files: it makes it small.
 
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
-of modules, private classes and functions that no package exports; those below the language lose all. Every line keeps
-its number, so that tracebacks of an installed package match the repository. The sdist and editable installs hold the
-files as they are.
+of modules, private classes and functions that no package exports; those below the language lose all. Indentation is
+one space. Every line keeps its number, so that tracebacks of an installed package match the repository. The sdist and
+editable installs hold the files as they are.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ MOSTLY_INNER = (
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
+_INDENT = 4
 _DATE = (2020, 2, 2, 0, 0, 0)  # hatchling's, so that one source gives one wheel
 
 
@@ -164,7 +165,7 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> bytes:
-    """Return a module without comments and docstrings that nobody is shown, each line where it was."""
+    """Return a module without comments and docstrings that nobody is shown, thinly indented, each line where it was."""
     text = source.decode()
     lines = text.split("\n")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -177,7 +178,23 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         lines[first:last] = [""] * (last - first)
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
-    return "\n".join(lines).encode()
+    return thin("\n".join(lines)).encode()
+
+
+def thin(text: str) -> str:
+    """Return a module indented by one space in place of four; texts that go over several lines stay."""
+    lines = text.split("\n")
+    in_texts = {
+        row
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.STRING or tokenize.tok_name[token.type].startswith("FSTRING")
+        for row in range(token.start[0] + 1, token.end[0] + 1)
+    }
+    for row, line in enumerate(lines, 1):
+        depth, odd = divmod(len(line) - len(line.lstrip(" ")), _INDENT)
+        if row not in in_texts and not odd:
+            lines[row - 1] = " " * depth + line[depth * _INDENT :]
+    return "\n".join(lines)
 
 
 def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Documented]:
