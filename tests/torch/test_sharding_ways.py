@@ -181,3 +181,14 @@ def test_operators_that_write_into_inputs_are_not_divided() -> None:
 
     with pytest.raises(tw.ArgumentError, match="add_in_place mutates its inputs, and such operators are not divided"):
         add_in_place.sharding(lambda x, number: [])
+
+
+def test_a_torch_with_other_internals_is_a_warning_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.tensor import _op_schema
+
+    monkeypatch.delattr(_op_schema, "RuntimeSchemaInfo")
+    with pytest.warns(tw.TilewrightWarning, match="cannot be told how operators are divided"):
+        products.activation.sharding(products.activation.ways)
+    assert products.activation(torch.ones(2, 2), None, None, "relu", 0).sum() == 4
+    monkeypatch.undo()
+    products.activation.sharding(products.activation.ways)

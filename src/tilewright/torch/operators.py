@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of oper
 import torch
 
 from tilewright.errors import ArgumentError
+from tilewright.frames import warn_at
 from tilewright.torch import sharding
 from tilewright.torch.eager import Inputs, is_plain_thread, shares_memory
 
@@ -253,7 +254,14 @@ def _tell_dtensor() -> bool:
     if sharding.is_loaded():
         while _untold:
             overload, (rule, check) = _untold.popitem()
-            sharding.register(overload, rule, check)
+            try:
+                sharding.register(overload, rule, check)
+            except (ImportError, AttributeError, TypeError) as error:  # DTensor has no public name for all of it
+                _untold.clear()
+                warn_at(
+                    f"PyTorch {torch.__version__} cannot be told how operators are divided ({error}), so DTensors "
+                    "are refused; tensors are taken as always"
+                )
     return True
 
 
