@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.helpers.terminal import needs_terminal, printed
 
 import tilewright
 from tilewright.cli import _COMMANDS, main
@@ -90,6 +91,23 @@ def test_info(cache_folder: Path) -> None:
     assert facts["versions"]["tilewright"] == tilewright.__version__
     assert facts["cache"] == {"folder": str(cache_folder), "kernels": 0, "bytes": 0}
     assert all(set(entry) == {"what", "purpose", "install"} for entry in facts["missing"])
+
+
+@needs_terminal
+@pytest.mark.parametrize("width", [40, 80])
+def test_info_fits_the_terminal(cache_folder: Path, width: int) -> None:
+    """Sentences are folded between words; the command that installs something stays in one line, to be copied."""
+    lines = printed(width, sys.executable, "-m", "tilewright", "info")
+    kept = {f"    {entry['install']}" for entry in json.loads(call("info", "--json").output)["missing"]}
+    assert kept <= set(lines)
+    assert [line for line in lines if len(line) > width and " " in line.strip() and line not in kept] == []
+    assert " ".join("\n".join(lines).split()) == " ".join(call("info").output.split())
+
+
+def test_errors_are_called_errors_once() -> None:
+    """The class of a user's error says nothing that "Error" does not; a fault of the package is named."""
+    result = call("layout", "(4,x)")
+    assert result.exit_code == 1 and result.output.startswith("Error: cannot read the expression"), result.output
 
 
 def test_info_names_the_command_for_what_is_missing(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
