@@ -110,6 +110,18 @@ def test_errors_are_called_errors_once() -> None:
     assert result.exit_code == 1 and result.output.startswith("Error: cannot read the expression"), result.output
 
 
+def test_kinds_are_said_once(tmp_path: Path) -> None:
+    """The message begins with the kind in words; `--json` has the kind as it is written in programs."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, tilewright as tw\n"
+        "@tw.kernel\ndef racing(y):\n    y[tw.thread_idx.x] = tw.block_idx.x\n"
+        "racing[2, 32](np.zeros(32, np.int32))\n"
+    )
+    assert call("check", str(script)).stdout.startswith("overlapping writes: store to ")
+    assert json.loads(call("check", "--json", str(script)).stdout)["findings"][0]["kind"] == "overlapping-writes"
+
+
 def test_info_names_the_command_for_what_is_missing(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
     from tilewright.runtime import nvrtc
 
