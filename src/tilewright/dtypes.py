@@ -103,7 +103,7 @@ class DType:
                 raise TypeError
             return numbers.astype(self.numpy)[()]
         except (TypeError, ValueError, OverflowError) as error:
-            raise ArgumentError(f"tw.{self} converts numbers in its range, got {given(value)}") from error
+            raise ArgumentError(f"{self!r} converts numbers in its range, got {given(value)}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:  # one object a type, also after unpickling
         return (_named, (self.name,))

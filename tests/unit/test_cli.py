@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.helpers.terminal import needs_terminal, printed
 
 import tilewright
 from tilewright.cli import _COMMANDS, main
@@ -90,6 +91,35 @@ def test_info(cache_folder: Path) -> None:
     assert facts["versions"]["tilewright"] == tilewright.__version__
     assert facts["cache"] == {"folder": str(cache_folder), "kernels": 0, "bytes": 0}
     assert all(set(entry) == {"what", "purpose", "install"} for entry in facts["missing"])
+
+
+@needs_terminal
+@pytest.mark.parametrize("width", [40, 80])
+def test_info_fits_the_terminal(cache_folder: Path, width: int) -> None:
+    """Sentences are folded between words; the command that installs something stays in one line, to be copied."""
+    lines = printed(width, sys.executable, "-m", "tilewright", "info")
+    kept = {f"    {entry['install']}" for entry in json.loads(call("info", "--json").output)["missing"]}
+    assert kept <= set(lines)
+    assert [line for line in lines if len(line) > width and " " in line.strip() and line not in kept] == []
+    assert " ".join("\n".join(lines).split()) == " ".join(call("info").output.split())
+
+
+def test_errors_are_called_errors_once() -> None:
+    """The class of a user's error says nothing that "Error" does not; a fault of the package is named."""
+    result = call("layout", "(4,x)")
+    assert result.exit_code == 1 and result.output.startswith("Error: cannot read the expression"), result.output
+
+
+def test_kinds_are_said_once(tmp_path: Path) -> None:
+    """The message begins with the kind in words; `--json` has the kind as it is written in programs."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, tilewright as tw\n"
+        "@tw.kernel\ndef racing(y):\n    y[tw.thread_idx.x] = tw.block_idx.x\n"
+        "racing[2, 32](np.zeros(32, np.int32))\n"
+    )
+    assert call("check", str(script)).stdout.startswith("overlapping writes: store to ")
+    assert json.loads(call("check", "--json", str(script)).stdout)["findings"][0]["kind"] == "overlapping-writes"
 
 
 def test_info_names_the_command_for_what_is_missing(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:

@@ -131,7 +131,7 @@ def test_layout_json() -> None:
 def test_layout_reports_errors_without_a_traceback() -> None:
     result = call("layout", "(4,8")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: ArgumentError: cannot read the expression")
+    assert result.stderr.startswith("Error: cannot read the expression")
 
 
 def test_draw_writes_a_file(tmp_path: Path) -> None:

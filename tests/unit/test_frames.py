@@ -256,3 +256,40 @@ def test_an_unknown_backend_is_refused(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_BACKEND", "banana")
     with pytest.raises(tw.ArgumentError, match="TILEWRIGHT_BACKEND is 'banana'"):
         misspelt[1, 32](*(np.zeros(3, np.float32), np.zeros(5, np.float32)))
+
+
+@tw.kernel
+def calling_in_a_branch(y, x):
+    def scaled(value):
+        return value * 2
+
+    if tw.thread_idx.x < 3:
+        for i in range(tw.thread_idx.x):
+            y[i] = scaled()
+
+
+def test_parts_of_a_kernel_are_called_as_the_user_called_them():
+    """Neither the frames of a branch or loop nor a function in the kernel have names that the rewriter made."""
+    with pytest.raises(TypeError) as caught:
+        calling_in_a_branch[1, 32](np.zeros(32, np.float32), np.zeros(32, np.float32))
+    text = "".join(traceback.format_exception(caught.type, caught.value, caught.tb))
+    assert "calling_in_a_branch.<locals>.scaled() missing 1 required positional argument" in text
+    assert "__in__" not in text and "__tilewright" not in text
+    names = [frame.name for frame in traceback.extract_tb(caught.tb) if frame.filename == __file__]
+    assert names[1:] == ["calling_in_a_branch"] * len(names[1:]) and len(names) > 2
+
+
+@tw.kernel
+def comparing_in_a_reduction(y, x):
+    row = tw.registers(tw.float32, 4)
+    row[:] = x[0]
+    y[0] = row.reduce(lambda a, b: a > b)
+
+
+def test_messages_name_bool_as_it_is_written():
+    """`tw.bool` is not a name, so no message may tell somebody to write it."""
+    with pytest.raises(tw.ArgumentError, match=r"tw\.bool_ converts numbers") as refused:
+        tw.bool_("yes")
+    with pytest.raises(tw.LanguageError, match=r"t\.to\(tw\.bool_\)") as traced:
+        comparing_in_a_reduction[1, 1](np.zeros(1, np.float32), np.zeros(1, np.float32))
+    assert not any("tw.bool " in f"{e.value} " or "tw.bool)" in str(e.value) for e in (refused, traced))

@@ -15,7 +15,7 @@ import click
 
 from tilewright._version import __version__
 from tilewright.cli.output import allow_any_encoding
-from tilewright.errors import TilewrightError
+from tilewright.errors import InternalError, TilewrightError
 
 # Name -> the module that has a command of that name, and its one-line help: given here so that listing the commands
 # imports none of them.
@@ -65,7 +65,9 @@ def _errors_in_words() -> Iterator[None]:
     try:
         yield
     except TilewrightError as error:
-        raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        # The class says who is at fault: of a fault of this package it is worth a word, the others say what is wrong.
+        kind = f"{type(error).__name__}: " if isinstance(error, InternalError) else ""
+        raise click.ClickException(f"{kind}{error}") from error
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise  # click ends without a word: `| head` has read enough

@@ -199,8 +199,9 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _titled(finding: Finding) -> str:
-    title = f"{finding.kind}: "
-    return finding.message if finding.message.startswith(title) else title + finding.message
+    """Return the message of a finding, after its kind where it does not begin with that, in words or as it is."""
+    titles = (f"{finding.kind}: ", f"{finding.kind.replace('-', ' ')}: ")
+    return finding.message if finding.message.startswith(titles) else titles[0] + finding.message
 
 
 def _status(end: SystemExit) -> int:

@@ -10,13 +10,14 @@ import importlib.util
 import os
 import platform
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tilewright._version import __version__
-from tilewright.cli.output import format_bytes, json_option, print_json
+from tilewright.cli.output import format_bytes, json_option, print_json, terminal_width
 from tilewright.errors import TilewrightError
 
 # What is shown, and the distributions that bring it: the wheels of CuPy carry the CUDA release in their names. The
@@ -154,15 +155,32 @@ def _print_info(facts: dict[str, Any]) -> None:
         click.echo("no GPU: kernels run on the simulator")
     for device in facts["devices"]:
         memory = format_bytes(device["memory_bytes"])
-        click.echo(f"GPU {device['index']}: {device['name']}, {device['arch']}, {memory}")
+        click.echo(_wrapped(f"GPU {device['index']}: {device['name']}, {device['arch']}, {memory}", ""))
     cache = facts["cache"]
-    click.echo(f"cache: {cache['folder']}, {cache['kernels']} compiled kernels, {format_bytes(cache['bytes'])}")
+    click.echo(
+        _wrapped(f"cache: {cache['folder']}, {cache['kernels']} compiled kernels, {format_bytes(cache['bytes'])}", "")
+    )
     if "problem" in cache:
-        click.echo(f"  {cache['problem']}")
+        click.echo(_wrapped(cache["problem"], "  "))
     if facts["missing"]:
         click.echo("\nmissing:")
     for entry in facts["missing"]:
-        click.echo(f"  {entry['what']}, for {entry['purpose']}\n    {entry['install']}")
+        click.echo(_wrapped(f"{entry['what']}, for {entry['purpose']}", "  "))
+        click.echo(f"    {entry['install']}")  # a command or an address, to be copied: it stays in one line
+
+
+def _wrapped(text: str, indent: str) -> str:
+    """Return a text in lines that fit the terminal, a piped one as it is: `grep` finds it in one line."""
+    width = terminal_width()
+    if width is None:
+        return indent + text
+    return textwrap.fill(
+        *(text, max(width, 24)),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 @click.group(invoke_without_command=True)

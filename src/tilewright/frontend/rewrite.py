@@ -67,9 +67,9 @@ def rewrite(function: types.FunctionType) -> types.FunctionType:
     factory = definition(FACTORY, [*code.co_freevars, CONTROL], [rewritten, ast.Return(name(rewritten.name))])
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
-    inner = _find_code(_find_code(compiled, FACTORY), rewritten.name).replace(co_name=code.co_name)
-    if sys.version_info >= (3, 11):  # Python's messages and tracebacks call a function by it
-        inner = inner.replace(co_qualname=code.co_qualname)
+    inner = _find_code(_find_code(compiled, FACTORY), rewritten.name)
+    made = f"{FACTORY}.<locals>.{rewritten.name}"
+    inner = _as_the_user_named_it(inner, made, getattr(code, "co_qualname", function.__qualname__))
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) | {CONTROL: types.CellType(hooks)}
     closure = tuple(cells[variable] for variable in inner.co_freevars)
     result = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)
@@ -85,6 +85,30 @@ _made: WeakValueDictionary[int, types.CodeType] = WeakValueDictionary()
 def is_rewritten(function: types.FunctionType) -> bool:
     """Return whether a function stands in one that was rewritten: then its control flow is traceable as it is."""
     return _made.get(id(function.__code__)) is function.__code__
+
+
+def _as_the_user_named_it(code: types.CodeType, made: str, qualified: str) -> types.CodeType:
+    """Return code under the name of the user's function that it is a part of, and so the codes in it.
+
+    Python's messages and tracebacks call a function by it. `made` begins the qualified names of what was compiled, and
+    `qualified` is what the user's function has in its place.
+    """
+
+    def renamed(constant: object) -> object:
+        if isinstance(constant, types.CodeType):
+            return _as_the_user_named_it(constant, made, qualified)
+        # Python 3.10 has the qualified names of the functions in a code as constants of it.
+        return in_words(constant) if isinstance(constant, str) and constant.startswith(made) else constant
+
+    def in_words(name: str) -> str:
+        owners = [part for part in name.removeprefix(made).split(".<locals>.") if part and INNER not in part]
+        return ".<locals>.".join([qualified, *owners])
+
+    constants = tuple(renamed(constant) for constant in code.co_consts)
+    code = code.replace(co_name=code.co_name.rsplit(INNER, 1)[-1], co_consts=constants)
+    if sys.version_info >= (3, 11):
+        code = code.replace(co_qualname=in_words(code.co_qualname))
+    return code
 
 
 def _find_code(code: types.CodeType, name: str) -> types.CodeType:

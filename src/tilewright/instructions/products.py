@@ -86,7 +86,7 @@ def _alike(a: Any, b: Any, what: str, *bits: int) -> tuple[Scalar, Scalar]:
     if x.dtype is not y.dtype:
         raise LanguageError(
             f"{what} takes two integers of one type, got {x.dtype} and {y.dtype}",
-            help=f"convert one of them: x.to(tw.{x.dtype})",
+            help=f"convert one of them: x.to({x.dtype!r})",
         )
     return x, y
 

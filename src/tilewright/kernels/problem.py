@@ -203,7 +203,7 @@ def _result(a: DType, accumulator: DType, out: DType | None, has_epilogue: bool)
     reason = "which does not hold them" if whole else "and a float does not become an integer by itself"
     raise ArgumentError(
         f"the accumulators are {accumulator} and out_dtype is {out}, {reason}",
-        help=f"convert in an epilogue: epilogue=lambda acc: ...to(tw.{out})",
+        help=f"convert in an epilogue: epilogue=lambda acc: ...to({out!r})",
     )
 
 

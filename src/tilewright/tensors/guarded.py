@@ -448,7 +448,7 @@ def _checked_fill(fill: Any, dtype: DType) -> Any:
         if type.is_float and not dtype.is_float:
             raise LayoutError(
                 f"the fill of a guarded tile is a {type}, and is not converted to {dtype} implicitly",
-                help=f"write fill.to(tw.{dtype})",
+                help=f"write fill.to({dtype!r})",
             )
         return fill
 

@@ -99,6 +99,6 @@ def _combined(function: Callable[[Any, Any], Any], a: Scalar, b: Scalar) -> Scal
     if result.dtype is not a.dtype:
         raise LanguageError(
             f"reduce: the function gives {result.dtype} of two {a.dtype}",
-            help=f"convert its result: .to(tw.{a.dtype}), or the tensor before: t.to(tw.{result.dtype})",
+            help=f"convert its result: .to({a.dtype!r}), or the tensor before: t.to({result.dtype!r})",
         )
     return result

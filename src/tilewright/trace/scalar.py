@@ -331,7 +331,7 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
     if not target.is_float:
         if isinstance(x, float):
             raise LanguageError(
-                f"{x!r} is a float and is not converted to {target} implicitly", help=f"write tw.{target}({x!r})"
+                f"{x!r} is a float and is not converted to {target} implicitly", help=f"write {target!r}({x!r})"
             )
         if target is bool_:
             x = bool(x)
