@@ -7,6 +7,7 @@ that the import itself stays fast and `tilewright.layout` works without NumPy or
 from __future__ import annotations
 
 import importlib
+import sys
 
 from tilewright._version import __version__ as __version__
 
@@ -131,7 +132,16 @@ def __getattr__(name: str) -> object:
     elif name in _SUBMODULES:
         value = importlib.import_module(f"tilewright.{name}")
     else:
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+        from tilewright.frames import hide_frames
+
+        try:
+            # With both, Python looks for a public name that is spelt alike.
+            raise AttributeError(
+                f"module 'tilewright' has no attribute {name!r}", name=name, obj=sys.modules["tilewright"]
+            )
+        except AttributeError as error:
+            hide_frames(error)
+            raise
     globals()[name] = value
     return value
 

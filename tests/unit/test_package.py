@@ -62,8 +62,17 @@ def test_no_public_name_is_that_of_a_submodule() -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'tilewright' has no attribute 'no_such_name'"):
+    with pytest.raises(AttributeError, match="module 'tilewright' has no attribute 'no_such_name'") as caught:
         getattr(tw, "no_such_name")  # noqa: B009
+    assert (caught.value.name, caught.value.obj) == ("no_such_name", tw)  # Python suggests another by them
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tracebacks cannot be shortened before Python 3.11")
+def test_a_misspelt_name_shows_no_frame_of_ours() -> None:
+    code = "import tilewright as tw\ntw.sharde"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+    assert str(PACKAGE) not in printed
+    assert "has no attribute 'sharde'. Did you mean: 'shared'?" in printed
 
 
 def test_import_is_fast() -> None:
