@@ -257,7 +257,7 @@ def test_beta_without_c():
     tw.ArgumentError,
     """
     alpha is a number, got ndarray
-      help: for a factor of each row or column use an epilogue: epilogue=lambda acc: acc * alpha
+      help: factors of rows or columns, or one in memory, are scale_a= and scale_b=
     """,
 )
 def test_alpha_that_is_an_array():

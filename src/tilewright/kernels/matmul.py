@@ -395,7 +395,9 @@ def _check_number(name: str, value: object) -> None:
     if not isinstance(value, Real):
         raise ArgumentError(
             f"{name} is a number, got {type(value).__name__}",
-            help=f"for a factor of each row or column use an epilogue: epilogue=lambda acc: acc * {name}",
+            help="factors of rows or columns, or one in memory, are scale_a= and scale_b="
+            if name == "alpha"
+            else "multiply c by it first; an epilogue adds an array as it likes: epilogue=lambda acc: acc + factor * c",
         )
 
 
