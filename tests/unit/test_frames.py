@@ -245,6 +245,7 @@ def test_only_one_function_warns():
     assert [path.name for path, text in texts.items() if "warnings.warn" in text] == ["frames.py"]
 
 
+@SHORTENED
 def test_no_frame_of_ours_where_a_decorator_refuses():
     with pytest.raises(tw.ArgumentError) as caught:
         tw.autotune([])(misspelt)
