@@ -10,5 +10,8 @@ all ranks in order. `tw.simulate(ranks=4).run(main)` gives such a group to `main
 
 from tilewright.distributed.buffers import ExchangeBuffer, Group
 from tilewright.distributed.products import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
+from tilewright.frames import hiding_all
 
 __all__ = ["ExchangeBuffer", "Group", "all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"]
+
+hiding_all(globals(), __all__)

@@ -14,14 +14,12 @@ from tilewright.distributed._exchange_kernels import THREADS, TILE, add, push
 from tilewright.distributed.buffers import ExchangeBuffer
 from tilewright.dtypes import float32
 from tilewright.errors import ArgumentError
-from tilewright.frames import hiding_frames
 from tilewright.products import matmul
 from tilewright.runtime.arrays import ArrayInfo, describe
 
 _BLOCKS = 64  # of the kernels that move and add: fewer than multiprocessors, so that products run beside them
 
 
-@hiding_frames
 def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
     """Compute out = concatenate(x of rank 0, x of rank 1, ...) @ w on every rank, and return `out`.
 
@@ -59,7 +57,6 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
     return out
 
 
-@hiding_frames
 def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
     """Compute out = (sum over ranks of x @ w)[rows of this rank], and return `out`.
 
@@ -88,7 +85,6 @@ def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> A
     return out
 
 
-@hiding_frames
 def matmul_all_reduce(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, results: ExchangeBuffer) -> Any:
     """Compute out = sum over ranks of x @ w on every rank, and return `out`.
 

@@ -107,7 +107,7 @@ def test_check_reports_findings_with_their_lines(tmp_path: Path) -> None:
     path.write_text(WRONG)
     result = call("check", str(path))
     assert result.exit_code == 1
-    assert "goes on" in result.output and "out-of-bounds" in result.output and "1 finding" in result.output
+    assert "goes on" in result.output and "\nout of bounds: store" in result.output and "1 finding" in result.output
     data = json.loads(call("check", str(path), "--json").stdout)
     (finding,) = data["findings"]
     assert (finding["kind"], finding["line"], finding["count"]) == ("out-of-bounds", 7, 24)
