@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -147,6 +149,25 @@ def test_folders_beside_the_files_come_behind_them(tmp_path: Path) -> None:
     files = with_parts(example_files(tmp_path))
     assert [path.relative_to(tmp_path).as_posix() for path in files] == ["01_a.py", "02_b.py", "part/03_c.py"]
     assert with_parts([]) == []
+
+
+def test_programs_are_no_cases(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "01_case.py").write_text(
+        'def f(): ...\n\ndef cases(b, q): ...\nif __name__ == "__main__": f()\n'
+    )
+    (tmp_path / "part" / "program.py").write_text('import torch\n\nif __name__ == "__main__":\n    print()\n')
+    (tmp_path / "00.py").write_text("")
+    assert [path.name for path in with_parts(example_files(tmp_path))] == ["00.py", "01_case.py"]
+
+
+def test_the_demo_needs_nothing_that_an_installation_lacks() -> None:
+    needed = set(sys.stdlib_module_names) | {"tilewright", "numpy", "ml_dtypes", "rich", "click"}
+    for path in with_parts(example_files()):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.partition(".")[0] for name in names} <= needed, path.name
 
 
 @pytest.mark.parametrize(("offset", "status"), [(0.0, 0), (1.0, 1)])

@@ -133,12 +133,21 @@ def example_files(folder: Path | None = None) -> list[Path]:
 
 
 def with_parts(files: list[Path]) -> list[Path]:
-    """Return files followed by the example files in the folders beside them: examples/tensorcore and the like."""
+    """Return files followed by the example files in the folders beside them: examples/tensorcore and the like.
+
+    Programs are left out: files that run by themselves and have no cases, such as those that `torchrun` starts.
+    """
     folders = dict.fromkeys(path.parent for path in files)
     parts = [
         part for folder in folders for part in sorted(folder.iterdir()) if part.is_dir() and part.name[0] not in "_."
     ]
-    return files + [path for part in parts for path in example_files(part)]
+    return files + [path for part in parts for path in example_files(part) if not _is_program(path)]
+
+
+def _is_program(path: Path) -> bool:
+    # by its text: a program may import what need not be installed, and nothing may run before it is asked for
+    text = path.read_text(encoding="utf-8")
+    return '\nif __name__ == "__main__":' in text and "\ndef cases(" not in text
 
 
 def load_example(path: Path) -> ModuleType:
