@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -446,10 +447,12 @@ def test_show_names_the_line_of_a_script_that_raises(tmp_path: Path) -> None:
 )
 @pytest.mark.spread(2)
 def test_a_full_disk_is_an_error_in_one_line(arguments: tuple[str, ...]) -> None:
+    # Python holds output back, and writes it at the end once more, unless the environment says otherwise.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tilewright", *arguments],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment,
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.splitlines() == ["Error: No space left on device"]

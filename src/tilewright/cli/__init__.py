@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -71,7 +73,15 @@ def _errors_in_words() -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise  # click ends without a word: `| head` has read enough
+        if error.filename is None:
+            _drop_output()
         raise click.ClickException(f"{error.strerror or error}{_of_file(error)}") from error
+
+
+def _drop_output() -> None:
+    """Let what standard output still holds go nowhere: at the end Python writes it, and would fail once more."""
+    with suppress(OSError):  # an output of no file, as in a notebook
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _of_file(error: OSError) -> str:
