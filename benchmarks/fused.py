@@ -4,8 +4,9 @@
 
 gelu(x W^T + b) is compared with torch eager, torch.compile (max-autotune without CUDA graphs), cuBLASLt's epilogue
 where torch has it (`torch._addmm_activation`), and the bare products of both. Batches are compared with torch.bmm.
-8-bit floats are scaled per tensor and per row, by an epilogue, and compared with `torch._scaled_mm`, whose scaling per
-row always has fast accumulation. All candidates of a product run interleaved on normal random data; results are
+8-bit floats are scaled per tensor, per row and per block (1 x 128 of A, 128 x 128 of B), and compared with
+`torch._scaled_mm`, whose scaling per row always has fast accumulation; so ours is also measured with
+precision="fp8_fast". All candidates of a product run interleaved on normal random data; results are
 checked against float64, or for 8-bit floats to 2 %.
 """
 
@@ -97,19 +98,26 @@ def scaled() -> dict[str, dict[str, Any]]:
         a, b = matrix(m, k, torch.float8_e4m3fn), matrix(n, k, torch.float8_e4m3fn)
         one, rows = torch.ones((), device="cuda"), torch.ones(m, 1, device="cuda")
         columns, flops = torch.ones(1, n, device="cuda"), 2 * m * n * k
-        for name, x, y in (("per tensor", one, one), ("per row", rows, columns)):
+        # laid out as torch wants them: those of A by columns, those of B's blocks along K
+        deep = torch.ones(k // 128, m, device="cuda").t(), torch.ones(n // 128, k // 128, device="cuda").t()
+        for name, x, y in (("per tensor", one, one), ("per row", rows, columns), ("per block", *deep)):
             options = {"scale_a": x, "scale_b": y, "out_dtype": torch.bfloat16}
             out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
 
-            def ours(out: torch.Tensor = out, a: Any = a, b: Any = b, x: Any = x, y: Any = y) -> object:
-                return tw.matmul(a, b.t(), epilogue=lambda acc: acc * x * y, out=out)
+            def ours(
+                fast: bool, out: torch.Tensor = out, a: Any = a, b: Any = b, x: Any = x, y: Any = y
+            ) -> Callable[[], object]:
+                precision = "fp8_fast" if fast else None
+                return lambda: tw.matmul(a, b.t(), scale_a=x, scale_b=y, precision=precision, out=out)
 
             def theirs(fast: bool, a: Any = a, b: Any = b, options: dict[str, Any] = options) -> Callable[[], object]:
                 return lambda: torch._scaled_mm(a, b.t(), use_fast_accum=fast, **options)
 
             found = {"cuBLAS": Product(theirs(name == "per row"), flops)}
             found |= {"cuBLAS, fast": Product(theirs(True), flops)} if name == "per tensor" else {}
-            found["tw.matmul"] = Product(ours, flops, out, expected(a, b))
+            found["tw.matmul"] = Product(ours(False), flops, out, expected(a, b))
+            if name != "per block":
+                found["tw.matmul, fast"] = Product(ours(True), flops, out, expected(a, b))
             results[f"e4m3 {name} {m} x {n} x {k}"] = measure(found, limit=2e-2)
     return results
 

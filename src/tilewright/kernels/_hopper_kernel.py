@@ -6,6 +6,7 @@ Device code, traced into kernels. One text serves all element types, majors and 
 from __future__ import annotations
 
 import tilewright as tw
+from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 CONSUMER_REGISTERS = 232
@@ -15,12 +16,14 @@ CONSUMER_REGISTERS = 232
 def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     """Compute tiles of D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l], operands[m, n, l]).
 
-    Behind the operands come the numbers that the epilogue's function uses. A plan that is swapped has the columns of D
-    as its rows: it computes the transpose. One with several splits writes the sums of each to D[m, n, split * L + l],
-    where L is the extent of the batch.
+    Before the operands come the scales of blocks of A and B, by which each sum over a block of K is multiplied, and
+    behind them the numbers that the epilogue's function uses. A plan that is swapped has the columns of D as its rows:
+    it computes the transpose. One with several splits writes the sums of each to D[m, n, split * L + l], where L is the
+    extent of the batch.
     """
-    count = len(operands) - len(plan.epilogue.numbers)
-    epilogue, operands = plan.epilogue.bind(operands[count:]), operands[:count]
+    begin, count = len(plan.blocks), len(operands) - len(plan.epilogue.numbers)
+    scales = operands[:begin]
+    epilogue, operands = plan.epilogue.bind(operands[count:]), operands[begin:count]
     if plan.is_swapped:
         A, B = B, A
         D, *operands = (tw.select(x, 1, 0, 2) for x in (D, *operands))
@@ -52,7 +55,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         if plan.is_ping_pong:
             alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
         else:
-            cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
+            cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, tuple(operands), alpha, beta, rank)
             if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
                 tw.tma_store_wait(0)  # the buffer is there until its last store has read it
     if plan.cluster > 1:
@@ -210,7 +213,7 @@ class Peers:
 
 
 @tw.function
-def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, operands, alpha, beta, rank):
+def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, operands, alpha, beta, rank):
     """Compute tiles of which each consumer has half of the rows."""
     consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
     thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
@@ -220,7 +223,8 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, operands, alpha
     state = ring.consumer(behind=0 if plan.promotes else 1, relaxed=True)
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
-        multiply(plan, state, tA, tB, acc, partial, first, last)
+        factors = BlockScales(plan, thread, scales, (plan.cluster * row + rank, column, batch)) if scales else None
+        multiply(plan, state, tA, tB, acc, partial, first, last, factors)
         if not plan.promotes:
             tw.wgmma_wait(0)
             if peers is None:  # otherwise it was the only tile
@@ -248,7 +252,7 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
     parity = other  # consumer 0 does not wait for its first tile
     for row, column, batch, _split in works.share(consumer, CONSUMERS):
         order.multiplies[consumer].wait(parity)
-        multiply(plan, state, tA, tB, acc, None, 0, works.k_tiles)
+        multiply(plan, state, tA, tB, acc, None, 0, works.k_tiles, None)
         if tw.lane_id() == 0:
             order.multiplies[other].arrive()
         tw.wgmma_wait(0)
@@ -264,11 +268,11 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
 
 
 @tw.function
-def multiply(plan, state, tA, tB, acc, partial, first, last):
+def multiply(plan, state, tA, tB, acc, partial, first, last, scales):
     """Multiply tiles of K; the last products are still under way behind it.
 
     Of 8-bit floats the tensor cores keep some 14 bits of a sum, so each tile of K is summed up by itself (`promotes`)
-    and added to the others in float32.
+    and added to the others in float32, multiplied by the scales of its blocks.
     """
     if plan.promotes:
         tw.clear(acc)
@@ -278,9 +282,13 @@ def multiply(plan, state, tA, tB, acc, partial, first, last):
             if plan.promotes:
                 tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], partial, accumulate=False)
                 tw.wgmma_commit()
+                factors = None if scales is None else scales.read(k_tile)  # while the products are under way
                 tw.wgmma_wait(0)
-                for i in tw.static_range(tw.size(acc)):
-                    acc[i] += partial[i]
+                if scales is None:
+                    for i in tw.static_range(tw.size(acc)):
+                        acc[i] += partial[i]
+                else:
+                    add_scaled(acc, partial, factors)
             else:
                 tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > first)
                 tw.wgmma_commit()

@@ -7,6 +7,7 @@ fused multiply-adds otherwise.
 from __future__ import annotations
 
 import tilewright as tw
+from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
 from tilewright.kernels._epilogue_kernel import finish
 from tilewright.kernels._parts_kernel import add_products_of_parts, mend
 
@@ -15,7 +16,8 @@ from tilewright.kernels._parts_kernel import add_products_of_parts, mend
 def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     """Compute one tile of D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l], operands[m, n, l]).
 
-    Behind the operands come the numbers that the epilogue's function uses.
+    Before the operands come the scales of blocks of A and B, by which each sum over a tile of K is multiplied, and
+    behind them the numbers that the epilogue's function uses.
 
     Where K is split, D has a matrix for the sums of each split: matrix `batch` + `batches` * `split`.
 
@@ -27,6 +29,7 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     if plan.is_split:
         batch, splits = matrix % A.shape[2], (matrix // A.shape[2], D.shape[2] // A.shape[2])
     numbers = operands[len(operands) - len(plan.epilogue.numbers) :]
+    arrays, operands = operands[: len(plan.blocks)], operands[len(plan.blocks) :]
     A, B, D, *operands = (
         A[:, :, batch], B[:, :, batch], *(x[:, :, matrix] for x in (D, *operands[: len(operands) - len(numbers)]))
     )  # fmt: skip
@@ -43,6 +46,8 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     rB = tw.registers(B.dtype, (*plan.mma.partition_shape((plan.b.rows, plan.b.depth), "B")[:2], held))
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
     tw.clear(acc)
+    scales = BlockScales(plan, thread, arrays, (m_block, n_block, batch)) if arrays else None
+    sums = tw.registers(acc.dtype, acc.shape) if arrays else acc  # of the products of a tile of K
     tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
     tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
 
@@ -67,6 +72,9 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     def multiply(k_tile, start):
         """Multiply a tile of K while the copies of a later one begin."""
         stage = pipe.read_stage(k_tile)
+        factors = None if scales is None else scales.read(tiles_a.begin + k_tile)
+        if scales is not None:
+            tw.clear(sums)
         # Guards need registers, of which more are free before the next fragments are there.
         is_early = plan.has_edges
         for k in tw.static_range(steps):
@@ -81,9 +89,11 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             if k == 0 and not is_early:
                 start_next(k_tile, start)
             if plan.parts is None:
-                tw.gemm(plan.mma, acc, rA[:, :, k % held], rB[:, :, k % held], acc)
+                tw.gemm(plan.mma, sums, rA[:, :, k % held], rB[:, :, k % held], sums)
             else:
                 add_products_of_parts(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
+        if scales is not None:
+            add_scaled(acc, sums, factors)
 
     first = 0
     if plan.has_edges:

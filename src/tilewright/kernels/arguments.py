@@ -15,6 +15,7 @@ from tilewright.dtypes import DType, float32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arrangement import (
     Arrangement,
+    BlockSteps,
     Extents,
     Placement,
     Shape,
@@ -23,7 +24,7 @@ from tilewright.kernels.arrangement import (
     extents_of,
 )
 from tilewright.kernels.functions import ElementFunction
-from tilewright.kernels.problem import Operand, Problem, check_addend, types_of
+from tilewright.kernels.problem import BLOCK, FP8_FAST, Blocks, Operand, Problem, Types, check_addend, types_of
 from tilewright.runtime.addresses import may_overlap_itself
 from tilewright.runtime.arrays import ArrayInfo, common_device
 from tilewright.runtime.dlpack import row_major
@@ -96,16 +97,19 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
     strides = {
         place: _broadcast(inputs.names[place], inputs.of(place), extents) for place in given if C <= place < first_scale
     }
-    scales = {place: _scale(inputs, place, types.accumulator, extents) for place in given if place >= first_scale}
+    scales, blocks = _scales(inputs, range(first_scale, len(inputs.arrays)), types, extents)
     for place in (C, BIAS):
         if place in strides:
             check_addend(inputs.names[place], inputs.of(place).dtype, types.accumulator)
     strides = {**scales, **strides}  # in the order in which the epilogue takes them
-    operands = tuple(place for place in strides if place != C or options.reads_c)
+    addends = tuple(place for place in strides if place != C or options.reads_c)
+    operands = (*blocks, *addends)
     arrangement = None
     if 0 not in extents.result:
-        steps = [strides[place] for place in operands]
-        arrangement = arrange(extents, out.strides, (a.shape, a.strides), (b.shape, b.strides), steps)
+        steps = [strides[place] for place in addends]
+        factors = (a.shape, a.strides), (b.shape, b.strides)
+        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()))
+    is_swapped = arrangement is not None and arrangement.is_swapped
     problem = Problem(
         *_matrices(inputs, extents, arrangement),
         compute=_compute(types.compute, b.dtype, arrangement),
@@ -116,6 +120,8 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         epilogue=options.function,
         parts=types.parts,
         scales=tuple(inputs.of(place).dtype for place in scales),
+        blocks=tuple(Blocks("A" if x.of_a is not is_swapped else "B", x.rows) for x in blocks.values()),
+        sums_stay=types.sums_stay,
     )
     return ArrangedProblem(problem, inputs, arrangement, operands)
 
@@ -187,8 +193,38 @@ def _broadcast(name: str, info: ArrayInfo, extents: Extents) -> Shape:
     return strides
 
 
-def _scale(inputs: Inputs, place: int, accumulator: DType, extents: Extents) -> Shape:
-    """Return a scale's strides, broadcast to the result; raise `ArgumentError` for one that does not fit."""
+def _scales(
+    inputs: Inputs, places: Sequence[int], types: Types, extents: Extents
+) -> tuple[dict[int, Shape], dict[int, BlockSteps]]:
+    """Return the strides of scales by their places, those of blocks apart."""
+    scales: dict[int, Shape] = {}
+    blocks: dict[int, BlockSteps] = {}
+    for place in places:
+        found = _scale(inputs, place, types.accumulator, extents)
+        if isinstance(found, BlockSteps):
+            _check_blocks(inputs.names[place], types)
+            blocks[place] = found
+        else:
+            scales[place] = found
+    return scales, blocks
+
+
+def _check_blocks(name: str, types: Types) -> None:
+    """Raise `ArgumentError` for products whose sums are not made block by block."""
+    if types.parts is not None:
+        raise ArgumentError(
+            f"{name} has a scale for each block of K, and precision={types.parts.name!r} sums up all of K",
+            help="leave precision out, or multiply by the scales first",
+        )
+    if types.sums_stay:
+        raise ArgumentError(
+            f"{name} has a scale for each block of K, and precision={FP8_FAST!r} sums up all of K before it is scaled",
+            help="leave precision out",
+        )
+
+
+def _scale(inputs: Inputs, place: int, accumulator: DType, extents: Extents) -> Shape | BlockSteps:
+    """Return a scale's strides, broadcast to the result, or how blocks' lie; raise `ArgumentError` for a wrong one."""
     name, info, side = inputs.names[place], inputs.of(place), inputs.names[place][-1]
     if accumulator is not float32:
         raise ArgumentError(
@@ -199,6 +235,9 @@ def _scale(inputs: Inputs, place: int, accumulator: DType, extents: Extents) -> 
         raise ArgumentError(f"{name} is {info.dtype}, and scales are float32", help=f"convert {name} to float32")
     if math.prod(info.shape) == 1:
         return (0,) * len(extents.result)
+    blocks = _blocks(info, side, inputs.of(A if side == "a" else B), extents)
+    if blocks is not None:
+        return blocks
     has_modes = min(len(inputs.of(A).shape), len(inputs.of(B).shape)) > 1
     along = info.shape[-2:-1] if side == "b" else info.shape[-1:]  # empty for the scale of b that is a vector of N
     strides = None
@@ -208,7 +247,43 @@ def _scale(inputs: Inputs, place: int, accumulator: DType, extents: Extents) -> 
         each = f"({extents.m}, 1) for one of each row" if side == "a" else f"(1, {extents.n}) for one of each column"
         raise ArgumentError(
             f"{name} has the shape {info.shape}, which does not fit a result of the shape {extents.result}",
-            help="pass one element" + (f", or the shape {each}, with modes of the batch before it" if has_modes else "")
-            + "; scales that change along K are not taken",
-        )  # fmt: skip
+            help="pass one element"
+            + (f", or the shape {each}, with modes of the batch before it" if has_modes else "")
+            + f"; scales of blocks of {BLOCK} elements of K have the shape {_block_shapes(side, extents)}",
+        )
     return strides
+
+
+def _block_shapes(side: str, extents: Extents) -> str:
+    """Return the shapes that scales of blocks may have, in words."""
+    extent, deep = extents.m if side == "a" else extents.n, -(-extents.k // BLOCK)
+    shapes: list[Shape] = [(rows, deep) if side == "a" else (deep, rows) for rows in (extent, -(-extent // BLOCK))]
+    if not (extents.rows if side == "a" else extents.columns):
+        shapes = [(deep,)]
+    return " or ".join(map(str, dict.fromkeys(shapes)))
+
+
+def _blocks(info: ArrayInfo, side: str, operand: ArrayInfo, extents: Extents) -> BlockSteps | None:
+    """Return how scales of blocks of `BLOCK` elements of K lie, None for scales that are no such.
+
+    They have the modes of their operand: those of rows (of `a`; columns of `b`) have one extent, the operand's, or as
+    many as there are blocks of `BLOCK` rows, and those of K as many as there are such blocks of K.
+    """
+    is_matrix = len(operand.shape) > 1
+    if len(info.shape) < 1 + is_matrix:
+        return None
+    *outer, depth = info.shape if side == "a" or not is_matrix else (*info.shape[:-2], *info.shape[:-3:-1])
+    *outer_strides, k_stride = (
+        info.strides if side == "a" or not is_matrix else (*info.strides[:-2], *info.strides[:-3:-1])
+    )
+    extent = extents.m if side == "a" else extents.n
+    deep, wide = -(-extents.k // BLOCK), -(-extent // BLOCK)
+    rows, row_stride = (outer.pop(), outer_strides.pop()) if is_matrix else (1, 0)
+    is_wide = rows == wide and wide not in (1, extent)
+    if depth not in (1, deep) or (depth == 1 and not is_wide) or (rows not in (1, extent) and not is_wide):
+        return None
+    batch = broadcast_strides(tuple(outer), tuple(outer_strides), extents.batch)
+    if batch is None:
+        return None
+    steps = row_stride if rows > 1 else 0, k_stride if depth > 1 else 0, batch
+    return BlockSteps(side == "a", BLOCK if is_wide else 1, deep, steps)

@@ -132,11 +132,25 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class BlockSteps:
+    """How the scales of an operand's blocks lie: one for `rows` rows (of `a`; columns of `b`) and a block of K.
+
+    `strides` are those of the rows, of K and of the batch, as the result has it; `depth` is the number of blocks of K.
+    """
+
+    of_a: bool
+    rows: int
+    depth: int
+    strides: tuple[int, int, Shape]
+
+
+@dataclass(frozen=True)
 class Arrangement:
     """A product as the kernel computes it.
 
-    `is_swapped`: D^T is computed, and `a` is what the user calls b. `operands` are (M, N, L), as is D. `offsets` holds
-    for each launch the elements by which D, A, B and the operands begin later than their arrays.
+    `is_swapped`: D^T is computed, and `a` is what the user calls b. `operands` are (M, N, L), as is D; `blocks` are
+    (M or N, K, L) in blocks. `offsets` holds for each launch the elements by which D, A, B, the blocks and the operands
+    begin later than their arrays.
     """
 
     is_swapped: bool
@@ -145,6 +159,7 @@ class Arrangement:
     b: Placement
     operands: tuple[Placement, ...]
     offsets: tuple[tuple[int, ...], ...]
+    blocks: tuple[Placement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,14 +183,19 @@ _D, _A, _B = range(3)
 
 
 def arrange(
-    extents: Extents, d: Shape, a: tuple[Shape, Shape], b: tuple[Shape, Shape], operands: Sequence[Shape]
-) -> Arrangement:
-    """Return the arrangement for the strides of the result, of a and b with their shapes, and of the operands.
+    extents: Extents, d: Shape, a: tuple[Shape, Shape], b: tuple[Shape, Shape], operands: Sequence[Shape],
+    blocks: Sequence[BlockSteps] = (),
+) -> Arrangement:  # fmt: skip
+    """Return the arrangement for the strides of the result, of a and b with their shapes, of operands and blocks.
 
     Those of the operands are broadcast to the result already. No extent but K is 0.
     """
     batch, rows, columns = extents.batch, int(extents.rows), int(extents.columns)
-    results = (d, *operands)
+    # A block's strides count where a row of it is a row of the operand; others are of use for the batch alone.
+    by_result = [
+        (*x.strides[2], *(x.strides[0] * x.of_a,) * rows, *(x.strides[0] * (not x.of_a),) * columns) for x in blocks
+    ]
+    results = (d, *by_result, *operands)
     m_strides, n_strides = ([s[i] if has else 0 for s in results] for i, has in ((-1 - columns, rows), (-1, columns)))
     (_, a_strides), (_, b_strides) = a, b
     batch_a, batch_b = (
@@ -190,8 +210,10 @@ def arrange(
         for i, extent in enumerate(batch)
         if extent > 1
     ]
-    m, modes = _fold(m, modes, without=_B)
-    n, modes = _fold(n, modes, without=_A)
+    if not any(x.of_a and x.rows > 1 for x in blocks):
+        m, modes = _fold(m, modes, without=_B)
+    if not any(not x.of_a and x.rows > 1 for x in blocks):
+        n, modes = _fold(n, modes, without=_A)
     modes = _join(modes)
     is_swapped = m.strides[_D] == 1 and m.extent > 1 and not (n.strides[_D] == 1 and n.extent > 1)
     first, second = (_B, _A) if is_swapped else (_A, _B)
@@ -203,6 +225,14 @@ def arrange(
     def placed(array: int) -> Placement:
         return _place_result(*((x.extent, x.strides[array]) for x in (m, n, batches)))
 
+    def placed_blocks(array: int, x: BlockSteps) -> Placement:
+        along = m if x.of_a is not is_swapped else n
+        shape = -(-along.extent // x.rows), x.depth, batches.extent
+        steps = zip(shape, (along.strides[array], x.strides[1], batches.strides[array]), strict=True)
+        first, second, third = (_suited(*step) for step in steps)
+        return Placement(shape, (first, second, third), "none", None)
+
+    others = range(3 + len(blocks), len(m.strides))
     return Arrangement(
         is_swapped,
         placed(_D),
@@ -212,8 +242,9 @@ def arrange(
         _place_operand(
             (n.extent, n.strides[second]), (extents.k, k_strides[1]), (batches.extent, batches.strides[second])
         ),
-        tuple(placed(array) for array in range(3, len(m.strides))),
+        tuple(placed(array) for array in others),
         _offsets(modes, (_D, first, second, *range(3, len(m.strides)))),
+        tuple(placed_blocks(array, x) for array, x in enumerate(blocks, 3)),
     )
 
 

@@ -108,6 +108,7 @@ class Explanation:
                 "epilogue": None if problem.epilogue is None else str(problem.epilogue),
                 "elements": [str(dtype) for dtype in problem.elements],
                 "scales": [str(dtype) for dtype in problem.scales],
+                "blocks": [str(blocks) for blocks in problem.blocks],
                 "computes_transpose": self.is_swapped,
                 "packed_first": _names("ab", self.packed),
                 "launches": self.launches,
@@ -152,6 +153,7 @@ class Explanation:
         p = self.as_read
         batch = f"{p.batch} times " if p.batch != 1 else ""
         extra = [f"{len(p.scales)} scale{'s' * (len(p.scales) > 1)}"] * bool(p.scales)
+        extra += [f"scales of {blocks}" for blocks in p.blocks] + ["sums by tensor cores"] * p.sums_stay
         extra += [f"beta * c ({p.c})"] * p.has_c + [f"bias ({p.bias})"] * p.has_bias
         arrays = f" with {', '.join(map(str, p.elements))}" if p.elements else ""
         extra += [] if p.weights is None else [str(p.weights)]

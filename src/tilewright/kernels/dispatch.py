@@ -208,7 +208,7 @@ def _uses(arranged: ArrangedProblem, adapters: Sequence[Adapter | None]) -> tupl
     arrangement = arranged.arrangement
     if arrangement is None:
         return ()
-    placements = (arrangement.d, arrangement.a, arrangement.b, *arrangement.operands)
+    placements = (arrangement.d, arrangement.a, arrangement.b, *arrangement.blocks, *arrangement.operands)
     described = [place for place, adapter in enumerate(adapters) if adapter is not None and adapter.fast is None]
     uses = []
     for place, placement in zip((*matrices(arrangement), *arranged.operands), placements, strict=True):
@@ -237,7 +237,8 @@ def _overlaps(arranged: ArrangedProblem) -> tuple[Overlap, ...]:
     found = []
     for place in (A, B, *arranged.operands):
         info = inputs.of(place)
-        strides = broadcast_strides(info.shape, info.strides, result.shape) if place > OUT else None
+        is_read_in_place = place in arranged.operands[len(arranged.problem.blocks) :]
+        strides = broadcast_strides(info.shape, info.strides, result.shape) if is_read_in_place else None
         found.append(overlap_of(place, info, strides, result))
     return tuple(found)
 

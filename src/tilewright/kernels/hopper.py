@@ -58,13 +58,14 @@ _SHAPES: Sequence[_Shape] = (
     ((128, 64), True, 1),
     ((64, 64), True, 1),
 )
-# Sums of 8-bit floats are held twice, and need whole warpgroups that wait for their products.
+# Sums that are promoted are held twice, and need whole warpgroups that wait for their products.
 _PROMOTED_SHAPES: Sequence[_Shape] = (
     ((128, 192), False, 1),
     ((128, 128), False, 1),
     ((128, 128), False, 2),
     ((128, 64), False, 1),
 )
+_MOST_SCALED = 128  # columns of a tile with scales of their own for each block of K: of more registers are spilled
 _NARROW_SHAPES = ((64, True), (128, False))  # rows of the instruction's side, ping-pong
 
 # The share of the tensor cores' peak rate that a step's products reach on normal data with all multiprocessors at work,
@@ -186,9 +187,11 @@ class Hopper(Family):
             clusters = max(min(clusters, c.blocks // c.cluster), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
-            return launch_splits(problem, c.splits, arch, _kernel(0, c.cluster_size)[blocks, THREADS], plan, numbers)
+            first = _kernel(len(problem.blocks), c.cluster_size)[blocks, THREADS]
+            return launch_splits(problem, c.splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        launcher = _kernel(len(problem.operands) + len(numbers), c.cluster_size)[blocks, THREADS]
+        further = len(problem.blocks) + len(problem.operands) + len(numbers)
+        launcher = _kernel(further, c.cluster_size)[blocks, THREADS]
         return KernelLaunch(launcher, plan, numbers, launcher.repeat)
 
 
@@ -207,7 +210,7 @@ def _needs_of(operand: Operand) -> LayoutNeeds:
 
 def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     """Yield the configurations without splits."""
-    promotes = problem.a.dtype in t.FLOAT8_NVIDIA
+    promotes = problem.promotes
     for is_swapped, extent in ((True, problem.m), (False, problem.n)):  # first: of equals they do least
         if extent > _NARROW[-1]:
             continue
@@ -217,7 +220,10 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
             tile = (narrow, wide) if is_swapped else (wide, narrow)
             yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
-    for tile, is_ping_pong, cluster in _PROMOTED_SHAPES if promotes else _SHAPES:
+    shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else _SHAPES
+    if any(x.of == "B" and x.rows == 1 for x in problem.blocks):
+        shapes = [shape for shape in shapes if shape[0][1] <= _MOST_SCALED]
+    for tile, is_ping_pong, cluster in shapes:
         yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
 
 

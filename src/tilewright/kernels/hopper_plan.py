@@ -9,7 +9,6 @@ from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.atoms import MMAAtom, UniversalCopy
 from tilewright.dtypes import (
-    FLOAT8_NVIDIA,
     DType,
     bfloat16,
     float8_e4m3fn,
@@ -20,6 +19,7 @@ from tilewright.dtypes import (
     uint8,
 )
 from tilewright.errors import LayoutError
+from tilewright.kernels.blocks import ScaleReads, scale_reads
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.layout import ComposedLayout, Layout, tile_to_shape
@@ -110,6 +110,7 @@ class HopperPlan:
     write: TiledCopy  # fragments of results to `smem_d`
     epilogue: ElementEpilogue
     bytes_of: tuple[int, int]  # of an element of A, and of D
+    blocks: tuple[ScaleReads, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -172,6 +173,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
     rows_of = _k_major(d, columns) if boxes else Layout((8, columns), (columns, 1))
     write = atoms.SM90_U32x4_STSM_N if boxes and d.bytes == 2 and columns % 16 == 0 else UniversalCopy(2 * d.bits)
+    mma = make_tiled_mma(atom, (groups, 1, 1))
     return HopperPlan(
         (m, n, k),
         configuration.stages,
@@ -180,18 +182,19 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         configuration.splits if in_cluster else 1,
         configuration.is_ping_pong,
         swapped,
-        a.dtype in FLOAT8_NVIDIA,
+        problem.promotes,
         problem.batch != 1,
         boxes,
         Grouped(configuration.group),
         _operand_layout(a, (m, k), configuration.stages, 1),
         _operand_layout(b, (n, k), configuration.stages, configuration.cluster),
         tile_to_shape(rows_of, (ROWS, columns, groups)),
-        make_tiled_mma(atom, (groups, 1, 1)),
+        mma,
         part,
         make_tiled_copy_C(write, part),
         ElementEpilogue.of(problem) if splits == 1 else ElementEpilogue(False, False, None),
         (a.dtype.bytes, d.bytes),
+        scale_reads(problem, mma, (m, n), swapped),
     )
 
 

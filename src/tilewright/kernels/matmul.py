@@ -87,7 +87,8 @@ class Matmul:
         products, or all nine. Sums over 8 to 64 of k are made by tensor cores, and added in float32. With u = 2**-24
         and S the sum of |a b| over k, the error is at most (K/8 + 90) u S for "tf32x3" and (K/16 + 150) u S for
         "bf16x6" and "bf16x9", where that of "ieee" is at most K u S; numbers below 2**-113 lose last bits. Results that
-        are not finite are computed again as "ieee" does.
+        are not finite are computed again as "ieee" does. Of 8-bit floats tensor cores sum up each 128 of K, of which
+        they keep some 14 bits on sm_90a, and their sums are added in float32; with "fp8_fast" tensor cores sum up all.
 
         >>> a, b = np.full((8, 8), 1 + 2.0**-13, np.float32), np.eye(8, dtype=np.float32)
         >>> [bool((tw.matmul(a, b, precision=p) == a).all()) for p in ("ieee", "tf32", "tf32x3", "bf16x9")]
@@ -98,7 +99,9 @@ class Matmul:
 
         **scale_a**, **scale_b** are factors of `a` and `b`, such as their scales of quantisation: numbers, or float32
         arrays of any strides with one element, or (M, 1) for the rows of `a` and (1, N) or (N,) for the columns of `b`,
-        with modes of the batch before. They multiply the float32 accumulators, before `c` and `bias` are added.
+        with modes of the batch before. They multiply the float32 accumulators, before `c` and `bias` are added. Those
+        of blocks of 128 elements of K, of each row or of 128 rows, multiply the sums of their blocks: (M, K/128) or
+        (M/128, K/128) for `a` and (K/128, N) or (K/128, N/128) for `b`, rounded up.
 
         >>> x = np.eye(2, 3).astype(tw.float8_e4m3fn.numpy)
         >>> rows, columns = np.array([[1], [10]], np.float32), np.array([[2, 4]], np.float32)

@@ -154,7 +154,7 @@ class Multistage(Family):
 
     def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
         m, n, _ = configuration.tile
-        accumulators = m * n * problem.accumulator.bits // 32 // configuration.threads
+        accumulators = m * n * problem.accumulator.bits // 32 // configuration.threads * (2 if problem.blocks else 1)
         if instruction_for(problem.compute, problem.a.dtype, problem.b.dtype, arch) is None:
             return Resources(0, accumulators, f"{arch} has no matrix instruction for {problem.compute}")
         try:
@@ -183,9 +183,11 @@ class Multistage(Family):
         tile_m, tile_n, _ = configuration.tile
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * splits
         if splits > 1:
-            return launch_splits(problem, splits, arch, _kernel(0)[blocks, plan.threads], plan, numbers)
+            first = _kernel(len(problem.blocks))[blocks, plan.threads]
+            return launch_splits(problem, splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        launcher = _kernel(len(problem.operands) + len(numbers))[blocks, plan.threads]
+        further = len(problem.blocks) + len(problem.operands) + len(numbers)
+        launcher = _kernel(further)[blocks, plan.threads]
         return KernelLaunch(launcher, plan, numbers, launcher.repeat)
 
 

@@ -25,6 +25,7 @@ from tilewright.dtypes import (
 )
 from tilewright.errors import LayoutError
 from tilewright.instructions import cp_async
+from tilewright.kernels.blocks import ScaleReads, scale_reads
 from tilewright.kernels.epilogue import EpiloguePlan, plan_epilogue
 from tilewright.kernels.precision import Parts
 from tilewright.kernels.problem import Configuration, Operand, Problem
@@ -67,6 +68,7 @@ class Plan:
     batched: bool
     parts: Parts | None = None
     is_split: bool = False  # whether a block takes one split of K, and D has a matrix for each split
+    blocks: tuple[ScaleReads, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -155,6 +157,7 @@ def _plan(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:
         problem.batch != 1 or configuration.splits > 1,
         problem.parts,
         configuration.splits > 1,
+        scale_reads(problem, mma, (tile_m, tile_n)),
     )
 
 

@@ -32,11 +32,27 @@ class Operand:
     line: int = ROW
 
 
+BLOCK = 128  # elements of K, and rows or columns, that share a scale
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Scales of an operand's blocks: of `rows` rows (A) or columns (B), 1 or `BLOCK`, and of `BLOCK` elements of K."""
+
+    of: Literal["A", "B"]
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{self.of} in blocks of {self.rows} x {BLOCK}"
+
+
 @dataclass(frozen=True)
 class Problem:
     """D[m, n, l] = epilogue(alpha * s[m, n, l] * sum over k of A[m, k, l] * B[n, k, l] + beta * C + bias).
 
-    C and bias are those at [m, n, l], as are all operands; s is the product of the `scales`, 1 without them.
+    C and bias are those at [m, n, l], as are all operands; s is the product of the `scales`, 1 without them. Under the
+    sum each A[m, k, l] and B[n, k, l] is multiplied by the scale of its block, where there are `blocks`; the sums of a
+    block of K are made first. With `sums_stay` the tensor cores may sum up all of K.
 
     `batch` is the extent of l. `compute` is the element type that the matrix instruction takes: tfloat32 for float32
     operands that may be rounded; of 8-bit operands A's, while B may have another. With `parts`, A and B are float32
@@ -63,6 +79,13 @@ class Problem:
     weights: WeightFormat | None = None  # of packed weights in B's place
     parts: Parts | None = None
     scales: tuple[DType, ...] = ()
+    blocks: tuple[Blocks, ...] = ()
+    sums_stay: bool = False
+
+    @property
+    def promotes(self) -> bool:
+        """Whether sums of some K by the tensor cores are added up in float32: for their accuracy, or to be scaled."""
+        return bool(self.blocks) or (self.a.dtype in t.FLOAT8_NVIDIA and not self.sums_stay)
 
     @property
     def arithmetic(self) -> str:
@@ -123,7 +146,8 @@ class Configuration:
         return f"{m}x{n}x{k}, {self.warps[0]}x{self.warps[1]} warps, {self.stages} stages{splits}"
 
 
-PRECISIONS = ("ieee", "tf32", *PARTS)
+FP8_FAST = "fp8_fast"
+PRECISIONS = ("ieee", "tf32", *PARTS, FP8_FAST)
 _BYTES = (t.int8, t.uint8)
 
 # What the matrix instruction takes, and the type of the accumulators.
@@ -143,13 +167,15 @@ _COMPUTED: dict[DType, tuple[DType, DType]] = {
 class Types:
     """The element types of a product: of the matrix instruction's A, of the accumulators, and of the result.
 
-    `parts` says how float32 becomes several numbers of the type `compute`, if it does.
+    `parts` says how float32 becomes several numbers of the type `compute`, if it does, and `sums_stay` that the tensor
+    cores may sum up all of K.
     """
 
     compute: DType
     accumulator: DType
     out: DType
     parts: Parts | None = None
+    sums_stay: bool = False
 
 
 def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, has_epilogue: bool = False) -> Types:
@@ -175,18 +201,24 @@ def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, ha
         raise ArgumentError(
             f"precision is one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}",
             help="'ieee' multiplies float32 numbers as they are, 'tf32' takes 10 bits of their fraction; 'tf32x3', "
-            "'bf16x6' and 'bf16x9' multiply them in parts on tensor cores, about as exactly as 'ieee'",
+            "'bf16x6' and 'bf16x9' multiply them in parts on tensor cores, about as exactly as 'ieee'; "
+            f"{FP8_FAST!r} lets tensor cores sum up 8-bit floats, in fewer bits than float32 has",
         )
     compute, accumulator = _COMPUTED[a]
     parts = None
-    if precision is not None and precision != "ieee":
+    if precision == FP8_FAST:
+        if a not in t.FLOAT8_NVIDIA:
+            raise ArgumentError(
+                f"precision={precision!r} is for 8-bit floats, and a and b are {a}", help="leave precision out"
+            )
+    elif precision is not None and precision != "ieee":
         if a is not t.float32:
             raise ArgumentError(
                 f"precision={precision!r} is for float32, and a and b are {a}", help="leave precision out"
             )
         parts = PARTS.get(precision)
         compute = t.tfloat32 if parts is None else parts.part
-    return Types(compute, accumulator, _result(a, accumulator, out, has_epilogue), parts)
+    return Types(compute, accumulator, _result(a, accumulator, out, has_epilogue), parts, precision == FP8_FAST)
 
 
 def _result(a: DType, accumulator: DType, out: DType | None, has_epilogue: bool) -> DType:

@@ -72,7 +72,7 @@ def add_plan(problem: Problem, splits: int, arch: Arch, numbers: tuple[NumberUse
 def launch_splits(
     problem: Problem, splits: int, arch: Arch, first: Launcher, plan: Any, numbers: tuple[NumberUse, ...]
 ) -> KernelLaunch:
-    """Return the launch of both kernels; `first(sums, A, B, 1, 0, plan)` is the one that writes the sums.
+    """Return the launch of both kernels; `first(sums, A, B, 1, 0, plan, *blocks)` is the one that writes the sums.
 
     `sums` is the workspace: split s of matrix l of the batch goes to matrix l + batches * s.
     """
@@ -80,22 +80,24 @@ def launch_splits(
     groups = problem.m * problem.batch * problem.n // adding.width
     blocks = -(-groups * adding.ways // _THREADS)
     add = add_splits.numbered(len(problem.operands) + len(numbers))[blocks, _THREADS]
+    count = len(problem.blocks)
     one, zero = (problem.accumulator.numpy.type(x) for x in (1, 0))
 
     def launch(sums: Any, D: Any, A: Any, B: Any, alpha: Any, beta: Any, plan: Any, *rest: Any) -> None:
-        first(sums, A, B, one, zero, plan)
-        add(D, sums, alpha, beta, adding, *rest)
+        first(sums, A, B, one, zero, plan, *rest[:count])
+        add(D, sums, alpha, beta, adding, *rest[count:])
 
     def repeat(arguments: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
         sums, D, A, B, alpha, beta, plan, *rest = arguments
-        sum_again = first.repeat((sums, A, B, one, zero, plan))
-        add_again = add.repeat((D, sums, alpha, beta, adding, *rest))
+        sum_again = first.repeat((sums, A, B, one, zero, plan, *rest[:count]))
+        add_again = add.repeat((D, sums, alpha, beta, adding, *rest[count:]))
         if sum_again is None or add_again is None:
             return None
 
         def again(values: tuple[Any, ...]) -> bool:
-            sums, d, a, b, *rest = values
-            return sum_again((sums, a, b, one, zero)) and add_again((d, sums, *rest))
+            sums, d, a, b, alpha, beta, *rest = values
+            first_values = (sums, a, b, one, zero, *rest[:count])
+            return sum_again(first_values) and add_again((d, sums, alpha, beta, *rest[count:]))
 
         return again
 

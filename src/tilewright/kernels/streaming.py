@@ -86,7 +86,7 @@ class Streaming(Family):
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return tiles of 8 or 16 rows by 16 columns, with 2 to 16 warps; none for what the family is not for."""
-        is_half = problem.compute in (float16, bfloat16) and problem.parts is None
+        is_half = problem.compute in (float16, bfloat16) and problem.parts is None and not problem.blocks
         if not is_half or problem.m > MAX_ROWS or problem.b.major != "K" or problem.b.alignment < VECTOR_BYTES:
             return []
         rows = 8 if problem.m <= 8 else 16
