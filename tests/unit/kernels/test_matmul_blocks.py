@@ -103,6 +103,14 @@ def test_batch(rows: int) -> None:
     assert np.array_equal(found, exact(a, b, scale_a[:1], scale_b))
 
 
+def test_blocks_end_with_their_matrix() -> None:
+    """Rows of a batch are no rows of one matrix where a block would reach into the next, whatever strides say."""
+    a, b = small(1, (3, 140, 256)), small(2, (256, 16))
+    scale_a = np.lib.stride_tricks.as_strided(powers(3, 3 * 140, 2), (3, 2, 2), (140 * 8, 8, 4))
+    found = tw.matmul(a, b, scale_a=scale_a, out_dtype=tw.float32)
+    assert np.array_equal(found, exact(a, b, scale_a, np.ones((1, 1))))
+
+
 def test_vectors() -> None:
     a, b = small(1, (256,)), small(2, (256, 24))
     scale_a, scale_b = powers(3, 2), powers(4, 2, 24)
