@@ -1,9 +1,9 @@
 """What the build does to the wheel beyond copying files: it makes it small.
 
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
-of modules, private classes and functions that no package exports; those below the language lose all. Indentation is
-one space. Every line keeps its number, so that tracebacks of an installed package match the repository. The sdist and
-editable installs hold the files as they are.
+of modules, private classes and functions that no package exports; those below the language lose all. Such functions
+lose their annotations too, which nothing reads. Indentation is one space. Every line keeps its number, so that
+tracebacks of an installed package match the repository. The sdist and editable installs hold the files as they are.
 """
 
 from __future__ import annotations
@@ -172,13 +172,53 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
-    for node in unseen(ast.parse(text), name, shown):
+    tree = ast.parse(text)
+    for node in unannotated(tree, shown):
+        drop_annotations(lines, node)
+    for node in unseen(tree, name, shown):
         docstring = node.body[0]
         first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
         lines[first:last] = [""] * (last - first)
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
     return thin("\n".join(lines)).encode()
+
+
+def unannotated(tree: ast.Module, shown: frozenset[str] | None) -> list[ast.FunctionDef]:
+    """Return the functions whose types nobody is shown: private ones, those within others, and those of no package."""
+    methods = {id(node) for parent in ast.walk(tree) if isinstance(parent, ast.ClassDef) for node in parent.body}
+    outermost = {id(node) for node in tree.body}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and has_plain_decorators(node):
+            is_own = id(node) not in outermost or (shown is not None and node.name not in shown)
+            if is_private(node) or (is_own and id(node) not in methods):
+                found.append(node)
+    return found
+
+
+def drop_annotations(lines: list[str], function: ast.FunctionDef) -> None:
+    """Take the types of parameters and of the result out of the lines of a module."""
+    a = function.args
+    taken = [x for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
+    cuts = [(x.lineno, x.col_offset + len(x.arg.encode()), x.annotation) for x in taken if x.annotation is not None]
+    if (returns := function.returns) is not None:
+        before = lines[returns.lineno - 1].encode()[: returns.col_offset]
+        if b"->" in before:
+            cuts.append((returns.lineno, len(before[: before.rindex(b"->")].rstrip()), returns))
+    for row, begin, annotation in sorted(cuts, key=lambda cut: cut[:2], reverse=True):
+        last = annotation.end_lineno or row
+        rest = lines[last - 1].encode()[annotation.end_col_offset :]
+        lines[row - 1 : last] = [
+            *[(lines[row - 1].encode()[:begin] + (rest if last == row else b"")).decode()],
+            *[""] * (last - row - 1),
+            *[rest.decode()] * (last > row),
+        ]
+
+
+def is_private(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Say whether a name begins with an underscore, and is none of Python's."""
+    return node.name.startswith("_") and not node.name.endswith("__")
 
 
 def thin(text: str) -> str:
@@ -212,10 +252,9 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
             stem = name.rpartition("/")[2].removesuffix(".py")
             is_unseen = shown is not None and stem != "__init__" and stem not in shown
         else:
-            is_private = node.name.startswith("_") and not node.name.endswith("__")
             is_own = shown is not None and isinstance(node, ast.FunctionDef) and id(node) in outermost
             is_own |= shown is not None and name.startswith(MOSTLY_INNER)
-            is_unseen = (is_private or (is_own and node.name not in (shown or ()))) and has_plain_decorators(node)
+            is_unseen = (is_private(node) or (is_own and node.name not in (shown or ()))) and has_plain_decorators(node)
         if is_inner or is_unseen:
             found.append(node)
     return found

@@ -170,9 +170,17 @@ def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType) -> None:
 
 
 def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] | None) -> tuple[str, list[int]]:
-    """Return a program without the docstrings that are left out, or `...` in their place, and the lines of its statements."""
+    """Return a program without the docstrings that are left out, or `...` in their place, and the lines of its statements.
+
+    And without the annotations that are.
+    """
     tree = ast.parse(content)
     if shown is not None:
+        for function in build.unannotated(tree, shown):
+            function.returns = None
+            for node in ast.walk(function.args):
+                if isinstance(node, ast.arg):
+                    node.annotation = None
         for node in build.unseen(tree, name, shown):
             docstring = node.body.pop(0)
             if not node.body and not isinstance(node, ast.Module):
@@ -192,6 +200,8 @@ def test_docstrings_of_public_names_stay(build: ModuleType) -> None:
         if name in files:
             left_out = {(module, getattr(x, "name", "")) for x in build.unseen(ast.parse(files[name]), name, shown)}
             assert not names & left_out, name
+            untyped = {(module, x.name) for x in build.unannotated(ast.parse(files[name]), shown)}
+            assert not names & untyped, name
 
 
 def test_comments_and_private_docstrings_are_left_out(build: ModuleType) -> None:
@@ -236,6 +246,64 @@ def _shown():
     """Shown."""
 '''
     assert build.lean(source.encode()).decode() == build.thin(expected)
+
+
+def test_annotations_that_nobody_is_shown_are_left_out(build: ModuleType) -> None:
+    """Those of private functions, of functions within functions, and of functions that no package exports."""
+    source = """def shown(x: int) -> int:
+    def inner(y: list[int], *rest: str, key: dict[str, "é"] = {}, **more: int) -> None:
+        return y
+    return inner(x)
+
+def own(
+    é: tuple[
+        int,
+        str,
+    ],  # comment
+    b: int = 1,
+) -> tuple[
+    int
+]:
+    return é
+
+class Shown:
+    def method(self, x: int) -> int:
+        return x
+    def _method(self, x: int) -> int:
+        return x
+
+@command("x")
+def _command(x: int) -> int:
+    return x
+"""
+    expected = """def shown(x: int) -> int:
+    def inner(y, *rest, key = {}, **more):
+        return y
+    return inner(x)
+
+def own(
+    é
+
+
+,
+    b = 1,
+)
+
+:
+    return é
+
+class Shown:
+    def method(self, x: int) -> int:
+        return x
+    def _method(self, x):
+        return x
+
+@command("x")
+def _command(x: int) -> int:
+    return x
+"""
+    shown = frozenset({"shown", "Shown"})
+    assert build.lean(source.encode(), "tilewright/language/x.py", shown).decode() == build.thin(expected)
 
 
 def test_indentation_is_one_space(build: ModuleType) -> None:
