@@ -18,7 +18,7 @@ pytest.importorskip("torch.distributed.tensor")
 from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: E402  # after the skip
 
 import tilewright as tw  # noqa: E402
-from tilewright.torch import fused_attention, groups, losses, moves, products, rotary, rows  # noqa: E402
+from tilewright.torch import fused_attention, groups, losses, moves, products, quantized, rotary, rows  # noqa: E402
 
 DEVICES = 2
 
@@ -28,6 +28,7 @@ class Case:
     operator: tw.torch.Operator
     inputs: dict = field(default_factory=dict)
     fewest_ways: int = 0  # so that no rule becomes empty unseen
+    near: float = 1e-9
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -77,6 +78,12 @@ def _cases() -> Iterator[tuple[str, Case]]:
     x, angles = numbers(2, 3, 2, 4), {"cos": numbers(3, 1, 2), "sin": numbers(3, 1, 2, seed=6)}
     yield "rope", Case(rotary.rope_operator, {"x": x, **angles, "interleaved": False, "inverse": False}, 5)
     yield from _attention()
+
+    weights = tw.quantize(numbers(40, 20).detach())
+    f, half = weights.format, numbers(2, 3, 40).detach().half().requires_grad_()
+    given = {"packed": weights.packed, "scales": weights.scales, "zeros": weights.zeros, "bits": f.bits}
+    given |= {"group": f.group, "k": f.k, "n": f.n, "zero": -1}
+    yield "quantized", Case(quantized.quantized_matmul_operator, {"x": half, "bias": None, **given}, 4, near=0.1)
 
     tokens, ends = numbers(5, 4), torch.tensor([2, 2, 5])
     grouped = groups.grouped_matmul_operator
@@ -147,7 +154,7 @@ def test_results_of_parts_are_parts_of_the_result(case: Case) -> None:
         for n, placement in enumerate(way.results):
             made = joined([x[n] for x in several], placement)
             assert made.shape == results[n].shape, way
-            assert torch.allclose(made, results[n], rtol=1e-9, atol=1e-9, equal_nan=True), way
+            assert torch.allclose(made, results[n], rtol=case.near, atol=case.near, equal_nan=True), way
 
 
 def test_a_nonlinear_function_is_never_applied_to_parts_of_sums() -> None:

@@ -12,6 +12,7 @@ from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.kernels.results import array_beside, host_array
+from tilewright.kernels.unpacking import unpack
 from tilewright.kernels.weights import (
     BITS,
     WeightFormat,
@@ -102,6 +103,26 @@ class Quantized:
         with np.errstate(all="ignore"):  # infinite scales, as in a kernel
             found: Array = (codes - zeros).astype(np.float32) * scales
         return self._in_order(found)
+
+    @hiding_frames
+    def to_matrix(self, dtype: Any = None) -> Any:
+        """Return (q - zero) * scale as an array (K, N) of the weights' library, computed where they are, rounded once.
+
+        It is contiguous along K. `dtype` is float16, bfloat16 or float32; without it that of the scales. On a GPU
+        nothing waits, and nothing comes to the host, unlike `dequantised`.
+
+        >>> import numpy as np, tilewright as tw
+        >>> q, scale = np.array([[1, 9], [8, 0]], np.uint8), np.array([[0.5, 2]], np.float16)
+        >>> tw.quantized(q, scale, np.array([[8, 8]])).to_matrix().tolist()
+        [[-3.5, 2.0], [0.0, -16.0]]
+
+        Raises `ArgumentError` for another type.
+        """
+        asked = self.format.scale if dtype is None else _scale_type(dtype, np.empty(0), "dtype")
+        rows = unpack(self.packed, self.scales, self.zeros, self.format, asked)
+        if self.order is not None:
+            rows = rows[:, array_beside(np.argsort(host_array(self.order, "order")), rows)]
+        return rows.T
 
     def _of_rows(self, packed: Array) -> Array:
         f = self.format
@@ -279,16 +300,16 @@ def _rounded_scales(reach: Array, of: DType) -> Array:
     return np.where(wide == 0, least, scales).astype(of.numpy)
 
 
-def _scale_type(asked: Any, values: Array) -> DType:
+def _scale_type(asked: Any, values: Array, name: str = "scale_dtype") -> DType:
     if asked is None:
         own = _element(values, "w")
         return own if own in (float16, bfloat16) else float16
     try:
         found = as_dtype(asked)
     except TypeError as error:
-        raise ArgumentError(f"scale_dtype is not an element type of Tilewright: {error}") from None
+        raise ArgumentError(f"{name} is not an element type of Tilewright: {error}") from None
     if found not in SCALES:
-        raise ArgumentError(f"scale_dtype is one of {', '.join(map(str, SCALES))}, got {found}")
+        raise ArgumentError(f"{name} is one of {', '.join(map(str, SCALES))}, got {found}")
     return found
 
 

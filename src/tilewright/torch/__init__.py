@@ -18,6 +18,7 @@ from tilewright.torch.patching import PatchRow as PatchRow
 from tilewright.torch.patching import patch as patch
 from tilewright.torch.products import matmul as matmul
 from tilewright.torch.products import matmul_operator as matmul_operator
+from tilewright.torch.quantized import quantized_matmul as quantized_matmul
 from tilewright.torch.rotary import rope as rope
 from tilewright.torch.rows import layer_norm as layer_norm
 from tilewright.torch.rows import log_softmax as log_softmax
@@ -27,7 +28,7 @@ from tilewright.torch.sharding import Way as Way
 
 __all__ = [
     "op", "Operator", "Way",
-    "matmul", "matmul_operator", "grouped_matmul", "softmax", "log_softmax", "rms_norm", "layer_norm", "permute",
-    "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
+    "matmul", "matmul_operator", "grouped_matmul", "quantized_matmul", "softmax", "log_softmax", "rms_norm",
+    "layer_norm", "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
     "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from tilewright.dtypes import dtype as as_dtype
+from tilewright.errors import ArgumentError
+from tilewright.kernels.quantized import Quantized, quantize
 from tilewright.torch.fused_attention import scaled_dot_product_attention
 from tilewright.torch.products import matmul
+from tilewright.torch.quantized import quantized_matmul
 from tilewright.torch.rows import layer_norm, rms_norm
 
-__all__ = ["Linear", "RMSNorm", "LayerNorm", "Attention"]
+__all__ = ["Linear", "QuantizedLinear", "RMSNorm", "LayerNorm", "Attention"]
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]  # torch's types are not read, see pyproject.toml
@@ -26,6 +32,72 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]  # torch's types are not re
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # torch's name for it
         return matmul(input, self.weight.t(), bias=self.bias)
+
+
+class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
+    """Compute x @ weights + bias with packed weights of 4 or 8 bits, and gradients of x and bias.
+
+    >>> import torch, tilewright as tw
+    >>> layer = torch.nn.Linear(256, 32, dtype=torch.float16)
+    >>> packed = tw.torch.nn.QuantizedLinear.from_linear(layer, group=64)
+    >>> packed.weights
+    <256 x 32: 4-bit weights in groups of 64, scales of float16, zeros of their own>
+    >>> x = torch.randn(8, 256, dtype=torch.float16)
+    >>> bool((packed(x) - layer(x)).abs().max() < 0.5)
+    True
+    >>> round(sum(x.nbytes for x in packed.buffers()) / layer.weight.nbytes, 2)
+    0.27
+
+    `from_linear` rounds the weights of a `torch.nn.Linear` to the nearest numbers (`tw.quantize`); the constructor
+    takes what `tw.quantize`, `tw.quantized`, `tw.quantized.from_gptq` or `tw.quantized.from_awq` return. Weights,
+    scales and zeros are buffers, so that `to` moves them and `state_dict` has them; the bias is a parameter.
+    `load_state_dict` takes the state of a module of the same format. `half()` and the like do not change what they
+    stand for, but scales are rounded to the type.
+
+    The input is float16 or bfloat16, or becomes autocast's type. Raises `ArgumentError` as
+    `tw.torch.quantized_matmul` does.
+    """
+
+    def __init__(self, weights: Quantized, bias: torch.Tensor | None = None) -> None:
+        super().__init__()
+        if not isinstance(getattr(weights, "packed", None), torch.Tensor):
+            raise ArgumentError(
+                f"weights is a {type(weights).__name__}, and QuantizedLinear takes packed weights of tensors",
+                help="tw.quantize(tensor) packs, and QuantizedLinear.from_linear(layer) does it for a layer",
+            )
+        self._format = weights.format
+        for name in ("packed", "scales", "zeros", "order"):
+            self.register_buffer(name, getattr(weights, name))
+        self.bias = None if bias is None else torch.nn.Parameter(bias)
+
+    @classmethod
+    def from_linear(
+        cls, layer: torch.nn.Linear, bits: int = 4, group: int = 128, *, symmetric: bool = False
+    ) -> QuantizedLinear:
+        """Return a module whose weights are those of a linear layer, rounded as `tw.quantize` does it.
+
+        >>> import torch, tilewright as tw
+        >>> tw.torch.nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 2, bias=False), bits=8, group=-1).weights
+        <4 x 2: 8-bit weights in groups of 128, scales of float16, zeros of their own>
+        """
+        if not isinstance(layer, torch.nn.Linear):
+            raise ArgumentError(f"layer is a {type(layer).__name__}, and a torch.nn.Linear is expected")
+        weights = quantize(layer.weight.detach().t(), bits, group, symmetric=symmetric)
+        return cls(weights, None if layer.bias is None else layer.bias.detach().clone())
+
+    @property
+    def weights(self) -> Quantized:
+        """The packed weights, as `tw.matmul` takes them."""
+        scale = as_dtype(self.scales.dtype)
+        return Quantized(self.packed, self.scales, self.zeros, replace(self._format, scale=scale), self.order)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # torch's name for it
+        return quantized_matmul(input, self.weights, self.bias)
+
+    def extra_repr(self) -> str:
+        """Return what torch shows of the module."""
+        f = self.weights.format
+        return f"in_features={f.k}, out_features={f.n}, bias={self.bias is not None}, {f}"
 
 
 class RMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]

@@ -328,3 +328,22 @@ def test_weights_at_the_ends_of_float32_are_rounded_as_any(symmetric: bool) -> N
         step = np.maximum(np.ptp(w.astype(np.float64)) / (7 if symmetric else 15), 1.5e-45)
         assert np.abs(weights.dequantised().astype(np.float64) - w).max() <= step
     assert tw.quantize(np.zeros((64, 0), np.float32)).shape == (64, 0)
+
+
+@pytest.mark.parametrize("out", [tw.float16, tw.bfloat16, tw.float32], ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_kernel_unpacks_what_numpy_unpacks(bits: int, out: tw.DType) -> None:
+    """Law: rounded once, whatever ends early; rows that are packed by groups go back to their places."""
+    random = np.random.default_rng(bits)
+    for k, n, group, scale in ((300, 40, 64, tw.float32), (5, 3, 128, tw.float16), (256, 16, -1, tw.bfloat16)):
+        for symmetric in (False, True):
+            w = random.normal(size=(k, n)).astype(np.float32)
+            weights = tw.quantize(w, bits, group, symmetric=symmetric, scale_dtype=scale)
+            found = weights.to_matrix(out)
+            assert found.dtype == out.numpy and np.array_equal(found, weights.dequantised().astype(out.numpy))
+    qweight, g_idx = random.integers(-(2**31), 2**31, (64 * bits // 32, 8)).astype(np.int32), np.arange(64) % 2
+    ordered = tw.quantized.from_gptq(qweight, None, np.array([[0.5] * 8, [0.25] * 8], np.float16), g_idx, bits=bits)
+    assert ordered.order is not None and np.array_equal(ordered.to_matrix(tw.float32), ordered.dequantised())
+    assert ordered.to_matrix().dtype == np.float16
+    with pytest.raises(ArgumentError, match="dtype is one of float16, bfloat16, float32"):
+        ordered.to_matrix(tw.float64)
