@@ -345,5 +345,5 @@ def test_a_kernel_unpacks_what_numpy_unpacks(bits: int, out: tw.DType) -> None:
     ordered = tw.quantized.from_gptq(qweight, None, np.array([[0.5] * 8, [0.25] * 8], np.float16), g_idx, bits=bits)
     assert ordered.order is not None and np.array_equal(ordered.to_matrix(tw.float32), ordered.dequantised())
     assert ordered.to_matrix().dtype == np.float16
-    with pytest.raises(ArgumentError, match="dtype is one of float16, bfloat16, float32"):
+    with pytest.raises(tw.ArgumentError, match="dtype is one of float16, bfloat16, float32"):
         ordered.to_matrix(tw.float64)
