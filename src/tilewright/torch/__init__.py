@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 from tilewright.torch import nn as nn
+from tilewright.torch.exchange import all_gather_matmul as all_gather_matmul
+from tilewright.torch.exchange import matmul_all_reduce as matmul_all_reduce
+from tilewright.torch.exchange import matmul_reduce_scatter as matmul_reduce_scatter
 from tilewright.torch.fused_attention import attention as attention
 from tilewright.torch.fused_attention import scaled_dot_product_attention as scaled_dot_product_attention
 from tilewright.torch.groups import grouped_matmul as grouped_matmul
@@ -30,5 +33,5 @@ __all__ = [
     "op", "Operator", "Way",
     "matmul", "matmul_operator", "grouped_matmul", "quantized_matmul", "softmax", "log_softmax", "rms_norm",
     "layer_norm", "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
-    "nn", "patch", "PatchReport", "PatchRow",
+    "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

@@ -1,0 +1,303 @@
+"""Products whose operands lie on several ranks of a process group, with the exchange of their parts under the products.
+
+Each rank multiplies what it has while the next part is on its way: parts travel from rank to rank, each in a transfer
+of its own, beginning with one's own and going round the ring from there. Any backend that sends and receives will do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import tilewright
+from tilewright.errors import ArgumentError
+from tilewright.torch.operators import op
+from tilewright.torch.products import matmul_operator, precision_of_torch
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_agreed: set[tuple[Any, ...]] = set()  # kinds of calls of which all ranks of a group have told that they agree
+_MOST_MODES = 8
+
+
+def _group_of(name: str) -> Any:
+    return dist.distributed_c10d._resolve_process_group(name)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    if 0 not in out.shape:
+        precision = precision_of_torch() if a.dtype == torch.float32 else None
+        tilewright.matmul(a, b, out=out, precision=precision)
+
+
+def _trade(group: Any, sent: torch.Tensor, to: int, received: torch.Tensor, source: int) -> list[Any]:
+    """Begin to send to a rank and to receive from one; return what is waited for. Both tensors are contiguous."""
+    if 0 in sent.shape and 0 in received.shape:
+        return []
+    places = dist.get_global_rank(group, to), dist.get_global_rank(group, source)
+    found: list[Any] = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, sent, places[0], group), dist.P2POp(dist.irecv, received, places[1], group)]
+    )
+    return found
+
+
+def _gathered_products(x: torch.Tensor, w: torch.Tensor, group: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows of all ranks times w, and those rows."""
+    rank, size = group.rank(), group.size()
+    x = x.contiguous()
+    parts = x.new_empty((size, *x.shape))
+    y = x.new_empty((size, *x.shape[:-1], w.shape[1]))
+    steps = [((rank - s) % size, (rank + s) % size) for s in range(1, size)]
+    works = [_trade(group, x, to, parts[source], source) for to, source in steps]
+    parts[rank] = x
+    _product(x, w, y[rank])
+    for (_, source), work in zip(steps, works, strict=True):
+        for each in work:
+            each.wait()
+        _product(parts[source], w, y[source])
+    return y.flatten(0, 1), parts.flatten(0, 1)
+
+
+def _scattered_products(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return this rank's rows of the sum of all ranks' products, added up in the order of the ranks."""
+    rank, size = group.rank(), group.size()
+    parts = x.unflatten(0, (size, -1)) if x.numel() else x.new_empty((size, x.shape[0] // size, *x.shape[1:]))
+    shape = (*parts.shape[1:-1], w.shape[1])
+    products, sums = x.new_empty((size, *shape)), x.new_empty((size, *shape))
+    works = []
+    for s in range(1, size):
+        to, source = (rank + s) % size, (rank - s) % size
+        _product(parts[to], w, products[to])
+        works += _trade(group, products[to], to, sums[source], source)
+    _product(parts[rank], w, sums[rank])
+    for each in works:
+        each.wait()
+    return sums.sum(0) if size > 1 else sums[0]
+
+
+# --- operators -----------------------------------------------------------------------------------------------------
+
+
+def _gathered_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+    return x.new_empty((x.shape[0] * _group_of(group).size(), *x.shape[1:-1], w.shape[1]))
+
+
+def _gathered_shapes(x: torch.Tensor, w: torch.Tensor, group: str) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = x.shape[0] * _group_of(group).size()
+    return _gathered_shape(x, w, group), x.new_empty((rows, *x.shape[1:]))
+
+
+def _scattered_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+    return x.new_empty((x.shape[0] // _group_of(group).size(), *x.shape[1:-1], w.shape[1]))
+
+
+def _reduced_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], w.shape[1]))
+
+
+@op("tilewright::all_gather_matmul", shape=_gathered_shape, autocast="lower")
+def all_gather_matmul_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+    """Gather rows and multiply them: the operator under `tw.torch.all_gather_matmul`."""
+    return _gathered_products(x, w, _group_of(group))[0]
+
+
+@op("tilewright::gathered_products", shape=_gathered_shapes)
+def gathered_products_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gather rows and multiply them, and return both products and rows: what gradients need."""
+    return _gathered_products(x, w, _group_of(group))
+
+
+@op("tilewright::matmul_reduce_scatter", shape=_scattered_shape, autocast="lower")
+def matmul_reduce_scatter_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+    """Multiply, and give each rank its rows of the sum: the operator under `tw.torch.matmul_reduce_scatter`."""
+    return _scattered_products(x, w, _group_of(group))
+
+
+@op("tilewright::matmul_all_reduce", shape=_reduced_shape, autocast="lower")
+def matmul_all_reduce_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+    """Multiply, and give each rank the sum: the operator under `tw.torch.matmul_all_reduce`."""
+    found = _group_of(group)
+    rows, size = math.prod(x.shape[:-1]), found.size()
+    y = x.new_empty((*x.shape[:-1], w.shape[1]))
+    if rows % size:
+        _product(x, w, y)
+        dist.all_reduce(y, group=found)
+    else:
+        part = _scattered_products(x.reshape(rows, x.shape[-1]), w, found)
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
+        gather(y.view(rows, w.shape[1]), part.contiguous(), group=found)
+    return y
+
+
+def _weights_gradient(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    return matmul_operator(x.flatten(0, -2).mT, grad.flatten(0, -2), None, None, None, "", x.dtype, "")
+
+
+@all_gather_matmul_operator.backward
+def _all_gather_backward(
+    grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, needs: frozenset[str]
+) -> dict[str, torch.Tensor]:
+    found = {}
+    if "x" in needs:
+        found["x"] = matmul_reduce_scatter_operator(grad, w.mT, group)
+    if "w" in needs:
+        found["w"] = _weights_gradient(gathered_products_operator(x, w[:, :0], group)[1], grad)
+    return found
+
+
+@matmul_reduce_scatter_operator.backward
+def _reduce_scatter_backward(
+    grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, needs: frozenset[str]
+) -> dict[str, torch.Tensor]:
+    found = {}
+    columns = w.mT if "x" in needs else w.mT[:, :0]
+    slope, gathered = gathered_products_operator(grad, columns, group)
+    if "x" in needs:
+        found["x"] = slope
+    if "w" in needs:
+        found["w"] = _weights_gradient(x, gathered)
+    return found
+
+
+@matmul_all_reduce_operator.backward
+def _all_reduce_backward(
+    grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, needs: frozenset[str]
+) -> dict[str, torch.Tensor]:
+    found = {}
+    if "x" in needs:
+        found["x"] = matmul_operator(grad, w.mT, None, None, None, "", x.dtype, "")
+    if "w" in needs:
+        found["w"] = _weights_gradient(x, grad)
+    return found
+
+
+# --- what users call -----------------------------------------------------------------------------------------------
+
+
+def all_gather_matmul(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Return the rows of all ranks times w, with gradients: concatenate(x of rank 0, x of rank 1, ...) @ w.
+
+    `x` (rows, ..., K) has the same shape on all ranks of the process group `group` (without it, of all processes), and
+    `w` (K, N) is the rank's own, as the columns of a weight that is divided by columns; N may differ between ranks. The
+    result is (ranks * rows, ..., N). Parts are multiplied as they arrive, one's own first. The gradient of `x` is a
+    `matmul_reduce_scatter`; that of `w` gathers the rows once more, so that they are not kept.
+
+    >>> import tempfile, torch, tilewright as tw
+    >>> _ = tempfile.TemporaryDirectory()
+    >>> torch.distributed.init_process_group("gloo", init_method=f"file://{_.name}/group", rank=0, world_size=1)
+    >>> tw.torch.all_gather_matmul(torch.ones(2, 3), torch.eye(3)).shape
+    torch.Size([2, 3])
+    >>> torch.distributed.destroy_process_group()
+
+    All ranks of the group call it, in the same order. Element types are float16, bfloat16, float32 and float64, and
+    become autocast's; `torch.get_float32_matmul_precision()` decides on float32. Gradients have no gradients. Raises
+    `ArgumentError` on all ranks where their shapes differ, and on one for arguments that do not fit together.
+    """
+    name = _checked("all_gather_matmul", x, w, group, x.shape if isinstance(x, torch.Tensor) else ())
+    return all_gather_matmul_operator(x, w, name)
+
+
+def matmul_reduce_scatter(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Return this rank's rows of the sum of all ranks' x @ w, with gradients.
+
+    `x` (rows, ..., K) and `w` (K, N) are the rank's own: a part of K, as of a weight that is divided by rows; K may
+    differ between ranks. The first mode of `x` is divided by the ranks, and the result is (rows / ranks, ..., N). Each
+    rank computes the other ranks' rows first and sends them, in the type of the result, while it computes the next.
+    What arrives is added in the order of the ranks, so that the bits are the same each time. The gradient of `x` is an
+    `all_gather_matmul`.
+
+    >>> import tempfile, torch, tilewright as tw
+    >>> _ = tempfile.TemporaryDirectory()
+    >>> torch.distributed.init_process_group("gloo", init_method=f"file://{_.name}/group", rank=0, world_size=1)
+    >>> tw.torch.matmul_reduce_scatter(torch.ones(4, 3), torch.ones(3, 2))[0]
+    tensor([3., 3.])
+    >>> torch.distributed.destroy_process_group()
+
+    Group, types and errors are those of `tw.torch.all_gather_matmul`; rows that the ranks do not divide are refused.
+    """
+    shape = (*x.shape[:-1], *w.shape[1:]) if isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor) else ()
+    name = _checked("matmul_reduce_scatter", x, w, group, shape, divides=True)
+    return matmul_reduce_scatter_operator(x, w, name)
+
+
+def matmul_all_reduce(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Return the sum of all ranks' x @ w on each of them, with gradients.
+
+    `x` (..., K) and `w` (K, N) are the rank's own: a part of K, which may differ between ranks. Where the ranks divide
+    the rows, the sum is made as by `matmul_reduce_scatter` and gathered, and all ranks have the same bits.
+
+    For gradients the result counts once, as in a model that all ranks compute alike behind it: that of `x` is the
+    rank's own product.
+
+    >>> import tempfile, torch, tilewright as tw
+    >>> _ = tempfile.TemporaryDirectory()
+    >>> torch.distributed.init_process_group("gloo", init_method=f"file://{_.name}/group", rank=0, world_size=1)
+    >>> tw.torch.matmul_all_reduce(torch.ones(5, 3), torch.ones(3, 2))[0]
+    tensor([3., 3.])
+    >>> torch.distributed.destroy_process_group()
+
+    Group, types and errors are those of `tw.torch.all_gather_matmul`.
+    """
+    shape = (*x.shape[:-1], *w.shape[1:]) if isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor) else ()
+    name = _checked("matmul_all_reduce", x, w, group, shape)
+    return matmul_all_reduce_operator(x, w, name)
+
+
+def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[int], *, divides: bool = False) -> str:
+    """Return the name of the group; refuse what one rank can see to be wrong, then what only all can."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ArgumentError(
+            f"tw.torch.{function} is called by the ranks of a process group, and there is none",
+            help="torch.distributed.init_process_group(...) makes one, also of a single process",
+        )
+    found = dist.group.WORLD if group is None else group
+    if not isinstance(found, dist.ProcessGroup):
+        raise ArgumentError(
+            "group has other ranks than this one"
+            if found is dist.GroupMember.NON_GROUP_MEMBER
+            else f"group is {found!r}, and a process group is expected",
+            help="pass a process group that this rank belongs to: mesh.get_group(), torch.distributed.new_group(...)",
+        )
+    for name, tensor in (("x", x), ("w", w)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in _FLOATS:
+            kind = tensor.dtype if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
+            raise ArgumentError(f"{name} is {kind}, and {function} takes tensors of floats")
+    assert isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor)
+    if w.ndim != 2 or x.ndim < 2 or x.ndim > _MOST_MODES or x.shape[-1] != w.shape[0]:
+        raise ArgumentError(
+            f"x has the shape {tuple(x.shape)} and w {tuple(w.shape)}, and {function} takes (rows, ..., K) and (K, N)"
+        )
+    if x.dtype != w.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ArgumentError(f"x is {x.dtype} and w is {w.dtype}", help="convert one of them")
+    if divides and x.shape[0] % found.size():
+        raise ArgumentError(
+            f"x has {x.shape[0]} rows, which {found.size()} ranks do not divide",
+            help="fill up with rows of zeros, or call tw.torch.matmul_all_reduce",
+        )
+    if not torch.compiler.is_compiling():
+        _agree(function, found, x, shape)
+    return str(found.group_name)
+
+
+def _agree(function: str, group: Any, x: torch.Tensor, shape: Sequence[int]) -> None:
+    """Compare what has to be the same on all ranks.
+
+    On a GPU at the first call of a kind, as a comparison waits there. Ranks that part from each other later wait for
+    their timeout, as with collectives of torch.
+    """
+    key = (function, group.group_name, tuple(shape), x.dtype, x.device.type)
+    if group.size() == 1 or (key in _agreed and x.device.type != "cpu"):
+        return
+    ours = torch.tensor([len(shape), _FLOATS.index(x.dtype), *shape, *[-1] * (_MOST_MODES - len(shape))])
+    ours = ours.to(x.device)
+    all_of = ours.new_empty((group.size(), ours.numel()))
+    dist.all_gather(list(all_of.unbind()), ours, group=group)
+    told = all_of.tolist()
+    if any(row != told[0] for row in told):
+        lines = [f"rank {rank}: {tuple(row[2 : 2 + row[0]])} {_FLOATS[row[1]]}" for rank, row in enumerate(told)]
+        what = "x" if function == "all_gather_matmul" else "rows of x and columns of w"
+        raise ArgumentError(f"the ranks call {function} with different shapes of {what}, or types", details=lines)
+    _agreed.add(key)
