@@ -428,7 +428,11 @@ class Launch:
 
     def is_like(self, other: Launch) -> bool:
         """Say whether two launches of a kernel are alike in shape, layouts and all figures."""
-        shapes = [(each.kernel, each.grid, each.block, each.arch, each.touched_bytes) for each in (self, other)]
+        # Arrays count with shapes and strides, which stand in brackets; numbers that differ make no other launch.
+        shapes = [
+            (x.kernel, x.grid, x.block, x.arch, x.touched_bytes, [a for a in x.arguments if "[" in a[1]])
+            for x in (self, other)
+        ]
         if shapes[0] != shapes[1] or len(self.buffers) != len(other.buffers):
             return False
         layouts = all(a.layout == b.layout for a, b in zip(self.buffers, other.buffers, strict=True))

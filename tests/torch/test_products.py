@@ -236,6 +236,23 @@ def test_precision_follows_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tw.torch.matmul(a, a).item() > 1.0
 
 
+@pytest.mark.parametrize("precision", ["tf32x3", "bf16x9"])
+def test_float32_in_parts_has_gradients_in_parts(precision: str) -> None:
+    a = (1 + torch.full((8, 8), 2.0**-14)).requires_grad_()
+    b = torch.eye(8)
+    y = tw.torch.matmul(a, b, precision=precision)
+    assert torch.equal(y, a) and not torch.equal(tw.torch.matmul(a, b, precision="tf32"), a)
+    slope = a.detach().clone()
+    assert torch.equal(torch.autograd.grad(y, a, slope)[0], slope)
+
+
+def test_sums_of_8_bit_floats_that_stay_in_tensor_cores() -> None:
+    a = torch.ones(8, 32, dtype=torch.float8_e4m3fn)
+    assert (tw.torch.matmul(a, a.t(), precision="fp8_fast") == 32).all()
+    with pytest.raises(tw.ArgumentError, match="is for 8-bit floats"):
+        tw.torch.matmul(a.float(), a.t().float(), precision="fp8_fast")
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -134,6 +134,21 @@ def test_launches_that_are_alike_are_shown_once_and_others_apart():
     assert "conflicting: grid 1, block 32" in repr(run.profile) and "sectors (8 ideal), 2 times;" in repr(run.profile)
 
 
+def test_launches_of_other_arrays_are_shown_apart():
+    """Also where all figures are the same; another number is no other launch."""
+
+    @tw.kernel
+    def scale(x, factor):
+        x[tw.thread_idx.x] *= factor
+
+    with tw.simulate(profile=True) as run:
+        for size, factor in ((32, 2.0), (64, 2.0), (32, 3.0)):
+            scale[1, 32](np.ones(size, np.float32), factor)
+    page = shown(run.report())
+    assert "2 launches" in page.text and all(array in str(run.report()) for array in ("float32[32]", "float32[64]"))
+    assert page.text.count("launched 2 times alike") == 1
+
+
 def test_lines_of_several_files_are_told_apart(tmp_path):
     (tmp_path / "helpers.py").write_text("def twice(x):\n    return x + x\n")
     names: dict = {}

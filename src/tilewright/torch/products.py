@@ -137,6 +137,8 @@ def matmul_operator(
         operands = {n: x for n, x in (("gate", gate), ("residual", residual)) if x is not None}
         function = functools.partial(finish, function=epilogue, **operands)
     precise = (precision or precision_of_torch()) if a.dtype == torch.float32 else None
+    if precision == "fp8_fast":  # other precisions are for float32, and say nothing of what autocast made of it
+        precise = precision
     found: torch.Tensor = tilewright.matmul(a, b, bias=bias, epilogue=function, out_dtype=out_dtype, precision=precise)
     return found
 
@@ -238,7 +240,7 @@ def matmul(
     gate: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    precision: Literal["ieee", "tf32"] | None = None,
+    precision: Literal["ieee", "tf32", "tf32x3", "bf16x6", "bf16x9", "fp8_fast"] | None = None,
 ) -> torch.Tensor:
     """Return epilogue(a @ b + bias) + residual, with gradients.
 
@@ -250,8 +252,8 @@ def matmul(
 
     Shapes are those of `torch.matmul`, and element types those of `tw.matmul`; `bias`, `gate` and `residual` broadcast
     to the result. `epilogue` is "relu", "gelu", "gelu_tanh" (its approximation), "silu", or "swiglu": then the result
-    is silu(gate) * (a @ b + bias) + residual. `precision` for float32 is "ieee" or "tf32"; without it,
-    `torch.get_float32_matmul_precision()` decides, as for `torch.matmul`.
+    is silu(gate) * (a @ b + bias) + residual. `precision` is one of `tw.matmul`, and gradients of float32 have it too.
+    Without it, `torch.get_float32_matmul_precision()` decides on float32, as for `torch.matmul`.
 
     Without gradients this is one kernel, and the result is rounded once. Where a gradient is wanted, a @ b + bias is
     stored, in the type of the result, and the function is a second kernel, as the backward pass needs its argument.
