@@ -73,6 +73,52 @@ def test_scales_agree_with_torch(torch, shape):
         torch.testing.assert_close(found.to(torch.bfloat16), by_torch, atol=0.1, rtol=0.03)
 
 
+@pytest.mark.parametrize("shape", [(48, 80, 256), (256, 512, 1024), (17, 4096, 2048), (513, 261, 4000), (300, 24, 520)])
+@pytest.mark.parametrize("rows", [(1, 128), (1, 1), (128, 1), (128, 128)], ids=str)
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "bfloat16"])
+def test_scales_of_blocks(torch, shape, rows, dtype):
+    """Against float64 of the operands, each element multiplied by its scale first."""
+    m, n, k = shape
+    a, b = (normal(torch, x, k, dtype="float32").to(getattr(torch, dtype)) for x in (m, n))
+    scales = [torch.rand(-(-x // r), -(-k // 128), device="cuda") + 0.5 for x, r in zip((m, n), rows, strict=True)]
+    full = [
+        x.double() * s.repeat_interleave(r, 0)[: len(x)].repeat_interleave(128, 1)[:, :k].double()
+        for x, s, r in zip((a, b), scales, rows, strict=True)
+    ]
+    out = torch.full((m, n), torch.nan, device="cuda")
+    tw.matmul(a, b.t(), scale_a=scales[0], scale_b=scales[1].t(), out=out)
+    torch.testing.assert_close(out.double(), full[0] @ full[1].t(), atol=4e-3 * k**0.5, rtol=4e-3)
+    again = tw.matmul(a, b.t(), scale_a=scales[0], scale_b=scales[1].t(), out_dtype=tw.float32)
+    assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize("shape", [(256, 512, 1024), (17, 4096, 2048), (4096, 4096, 4096)])
+def test_sums_that_stay_in_tensor_cores(torch, shape):
+    """Their error grows with K, and is that of torch's fast accumulation."""
+    m, n, k = shape
+    a, b = (normal(torch, x, k, dtype="float32").to(torch.float8_e4m3fn) for x in (m, n))
+    expected = a.double() @ b.double().t()
+    errors = {}
+    for precision in (None, "fp8_fast"):
+        found = tw.matmul(a, b.t(), precision=precision, out_dtype=tw.float32)
+        errors[precision] = float((found.double() - expected).norm() / expected.norm())
+    assert errors[None] < 1e-3 and errors["fp8_fast"] < 2e-2, errors
+
+
+def test_weights_unpacked_on_the_gpu(torch):
+    for bits, k, n, group in ((4, 4096, 1024, 128), (8, 300, 40, 64), (4, 260, 33, -1)):
+        weights = tw.quantize(normal(torch, k, n, dtype="float32"), bits, group)
+        full = torch.from_numpy(weights.dequantised())
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            found = weights.to_matrix(dtype)
+            assert found.is_cuda and torch.equal(found.cpu(), full.to(dtype))
+        x = normal(torch, 5, k, dtype="float16").requires_grad_()
+        slope = normal(torch, 5, n, dtype="float16")
+        (gradient,) = torch.autograd.grad(tw.torch.quantized_matmul(x, weights), x, slope)
+        expected = slope.double().cpu() @ full.double().t()
+        torch.testing.assert_close(gradient.double().cpu(), expected, atol=0.05 * n**0.5, rtol=2e-2)
+
+
 def test_arrays_of_jax(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = pytest.importorskip("jax")
