@@ -57,7 +57,7 @@ _backend = click.option("--backend", type=click.Choice(["sim", "cuda"]), help="D
 
 @click.group(cls=_Targets)
 def bench() -> None:
-    """Measure kernels: sgemm, transpose, launch, compile, simulate, or FILE.py:FUNCTION.
+    """Measure kernels: sgemm, transpose, multi, launch, compile, simulate, or FILE.py:FUNCTION.
 
     Every figure comes with what it depends on: versions, clocks and power stand in the JSON (--json FILE), and the
     machine's own ceilings are measured in the same run. FILE.py:FUNCTION is a kernel with an example_KERNEL() beside
@@ -116,6 +116,33 @@ def transpose(size: int | None, backend: str | None, json_file: Path | None, plo
     chosen = _pick(backend)
     wanted = (8192 if chosen == "cuda" else 512) if size is None else size
     _run(suite.new_report(chosen, wanted), suite.measure, json_file, plot_file)
+
+
+@bench.command()
+@click.option("--ranks", type=click.IntRange(1), help="Default: a rank for each GPU, on the simulator 2.")
+@click.option(
+    "--size", "sizes", multiple=True, metavar="N|MxNxK", help="Default: four sizes, on the simulator 32x16x24."
+)
+@_backend
+@_outputs
+def multi(
+    ranks: int | None, sizes: tuple[str, ...], backend: str | None, json_file: Path | None, plot_file: Path | None
+) -> None:
+    """Measure products over several GPUs, with their communication.
+
+    The whole product of each size is divided by columns (all-gather) and by K (reduce-scatter). The time of
+    tw.torch.all_gather_matmul and tw.torch.matmul_reduce_scatter stands beside that of the product and the
+    communication alone, of one after the other, and of torch's fused operation. `torchrun --no-python tilewright bench
+    multi` measures over several machines; rank 0 prints. On the simulator results are checked, over gloo.
+    """
+    from tilewright.suites import multi as suite
+
+    chosen = _pick(backend)
+    report = suite.new_report(chosen, suite.ranks_here(chosen, ranks), sizes)
+    if suite.is_first():
+        _run(report, suite.measure, json_file, plot_file)
+    else:
+        suite.measure(report)
 
 
 @bench.command()

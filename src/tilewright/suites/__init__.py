@@ -2,6 +2,7 @@
 
 sgemm         the ladder of matmul kernels, rung by rung, against cuBLAS
 transposing   a transpose against a copy
+multi         products over several ranks, with their communication
 launching     what a launch costs on the host
 compiling     from a Python function to machine code, and from the cache
 simulating    how fast the simulator is
