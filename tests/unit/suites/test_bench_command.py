@@ -232,7 +232,7 @@ def test_functions_and_kernels_of_a_file(tmp_path: Path) -> None:
     assert call(f"{file.with_name('no.py')}:nothing").exit_code == 2
     failing = call(f"{file}:fails", "--backend", "sim")
     assert failing.exit_code == 1 and "fails: ValueError: no (mine.py:" in failing.output
-    assert "neither FILE:FUNCTION nor one of compile, launch, sgemm" in call("frobnicate").output
+    assert "neither FILE:FUNCTION nor one of compile, launch, multi, sgemm" in call("frobnicate").output
 
 
 def test_cases_of_a_file_are_checked() -> None:
