@@ -152,6 +152,9 @@ def in_parts(folder: Path) -> None:
     alone = [dist.new_group([n]) for n in range(4)][rank]
     gathers(0, 1, alone)
     scatters(0, 1, alone)
+    inputs = tuple(numbers(*shape, seed=7).requires_grad_() for shape in ((2, 3), (3, 2)))
+    for function in (tw.torch.all_gather_matmul, tw.torch.matmul_reduce_scatter, tw.torch.matmul_all_reduce):
+        assert torch.autograd.gradcheck(lambda x, w, f=function: f(x, w, alone), inputs, fast_mode=True)
 
 
 def one_dies(folder: Path) -> None:
