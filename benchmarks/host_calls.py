@@ -1,10 +1,11 @@
-"""Host time of calls that were met before, without a GPU: what Tilewright and PyTorch's Python take beside the driver.
+"""Host time of calls that were met before: what Tilewright takes, and PyTorch for the same, with a GPU or without one.
 
     python -m benchmarks.host_calls [--json FILE]
 
-PyTorch's tensors of the CPU stand for those of a GPU, and a driver of C functions that return at once is built by `cc`
-and loaded. On a machine with a GPU the driver's 2 to 3 microseconds a launch come on top, and memory for results costs
-what the allocator of the GPU takes.
+On a GPU each call is timed in batches of 200, which its queue holds, with the GPU waited for between them; batches of
+all calls alternate, and the median counts. Without a GPU PyTorch's tensors of the CPU stand for those of one, and a
+driver of C functions that return at once is built by `cc` and loaded: then the driver's 2 to 3 microseconds a launch
+are not in the figures, nor what the allocator of a GPU takes for results, and PyTorch's own calls are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import ctypes
 import dataclasses
 import json
-import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from benchmarks.timing import machine
 
 import tilewright as tw
 from tilewright.kernels import results
@@ -56,21 +58,22 @@ def add(z, x, y):
 
 
 def calls() -> dict[str, Callable[[], object]]:
-    """Return what is timed, by its name; results are small, as memory is not what is measured."""
+    """Return what is timed, by its name; sizes are small, as memory and arithmetic are not what is measured."""
     bf16, flat = torch.bfloat16, [torch.zeros(4096) for _ in range(3)]
     rows, weight = torch.zeros(64, 4096, dtype=bf16), torch.zeros(4096, dtype=bf16)
     out, wanted = torch.zeros_like(rows), torch.zeros_like(rows).requires_grad_()
-    a, b, d = (torch.zeros(4096, 4096, dtype=bf16) for _ in range(3))
-    q, k, v, o = (torch.zeros(1, 16, 4096, 128, dtype=bf16) for _ in range(4))
-    experts, ends = torch.zeros(8, 4096, 1024, dtype=bf16), torch.arange(8, 65, 8, dtype=torch.int32)
-    grouped = torch.zeros(64, 1024, dtype=bf16)
+    a, b, d = (torch.zeros(256, 256, dtype=bf16) for _ in range(3))
+    q, k, v, o = (torch.zeros(1, 8, 256, 128, dtype=bf16) for _ in range(4))
+    experts, ends = torch.zeros(8, 256, 256, dtype=bf16), torch.arange(8, 65, 8, dtype=torch.int32)
+    few, grouped = (torch.zeros(64, 256, dtype=bf16) for _ in range(2))
+    bias = torch.zeros(256, dtype=bf16)
     return {
         "kernel[grid, block](z, x, y)": lambda: add[16, 256](*flat),
         "kernel[grid, block].prepare(...)()": add[16, 256].prepare(*flat),
         "tw.matmul(out=)": lambda: tw.matmul(a, b, out=d),
         "tw.matmul.prepare(...)()": tw.matmul.prepare(a, b, out=d),
-        "tw.matmul(out=, bias=)": lambda: tw.matmul(a, b, out=d, bias=weight),
-        "tw.grouped_matmul(out=)": lambda: tw.grouped_matmul(rows, experts, ends, out=grouped),
+        "tw.matmul(out=, bias=)": lambda: tw.matmul(a, b, out=d, bias=bias),
+        "tw.grouped_matmul(out=)": lambda: tw.grouped_matmul(few, experts, ends, out=grouped),
         "tw.softmax(out=)": lambda: tw.softmax(rows, out=out),
         "tw.rms_norm(out=)": lambda: tw.rms_norm(rows, weight, out=out),
         "tw.permute(out=)": lambda: tw.permute(rows, (1, 0), out=out.view(4096, 64)),
@@ -78,24 +81,60 @@ def calls() -> dict[str, Callable[[], object]]:
         "tw.softmax": lambda: tw.softmax(rows),
         "tw.torch.softmax": lambda: tw.torch.softmax(rows),
         "tw.torch.softmax, with a gradient": lambda: tw.torch.softmax(wanted),
-        "tw.torch.matmul": lambda: tw.torch.matmul(rows, b),
+        "tw.torch.matmul": lambda: tw.torch.matmul(a, b),
     }
+
+
+def calls_of_torch() -> dict[str, Callable[[], object]]:
+    """Return PyTorch's calls for the same works."""
+    x, y, z = (torch.zeros(4096) for _ in range(3))
+    rows, a, b, d = torch.zeros(64, 4096), *(torch.zeros(256, 256, dtype=torch.bfloat16) for _ in range(3))
+    rows, wanted = rows.bfloat16(), rows.bfloat16().requires_grad_()
+    out = torch.zeros_like(rows)
+    return {
+        "torch.add(out=)": lambda: torch.add(x, y, out=z),
+        "torch.matmul(out=)": lambda: torch.matmul(a, b, out=d),
+        "torch.matmul": lambda: torch.matmul(a, b),
+        "torch.softmax(out=)": lambda: torch.softmax(rows, -1, out=out),
+        "torch.softmax": lambda: torch.softmax(rows, -1),
+        "torch.softmax, with a gradient": lambda: torch.softmax(wanted, -1),
+    }
+
+
+def by_batches(timed: dict[str, Callable[[], object]], number: int = 200, repeat: int = 41) -> dict[str, float]:
+    """Return the median time of a call in microseconds, of batches that alternate and that the GPU is waited for."""
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    for _ in range(repeat):
+        for name, call in timed.items():
+            call()
+            torch.cuda.synchronize()
+            times[name].append(timeit.timeit(call, number=number) / number * 1e6)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def beside_no_driver(timed: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the least time of a call in microseconds, of nine batches."""
+    return {name: min(timeit.repeat(call, number=5000, repeat=9)) / 5000 * 1e6 for name, call in timed.items()}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the times here, too")
     options = parser.parse_args(arguments)
-    install_driver()
-    found = {}
-    for name, call in calls().items():
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu:
+        install_driver()
+    with torch.device("cuda" if on_gpu else "cpu"):  # not as the default: that costs every call of PyTorch's functions
+        timed = calls() | (calls_of_torch() if on_gpu else {})
+    for call in timed.values():
         for _ in range(3):
             call()
-        found[name] = min(timeit.repeat(call, number=5000, repeat=9)) / 5000 * 1e6
-        print(f"{found[name]:7.2f} us  {name}", flush=True)
+    found = by_batches(timed) if on_gpu else beside_no_driver(timed)
+    for name, time in found.items():
+        print(f"{time:7.2f} us  {name}")
     if options.json:
-        machine = {"python": sys.version.split()[0], "torch": torch.__version__, "cpu": platform.machine()}
-        options.json.write_text(json.dumps({"machine": machine, "microseconds": found}, indent=1) + "\n")
+        here = machine() if on_gpu else {"python": sys.version.split()[0], "torch": torch.__version__}
+        options.json.write_text(json.dumps({"machine": here, "microseconds": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
+import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.kernels import choice, grouped
 from tilewright.kernels.family import Candidate, KernelLaunch
@@ -79,8 +81,12 @@ class OneGroupedHopper(GroupedHopper):
 
 @contextmanager
 def only_grouped(configuration: HopperConfiguration) -> Iterator[OneGroupedHopper]:
-    """Have `tw.grouped_matmul` take one configuration of its Hopper family, where that takes the problem."""
+    """Have `tw.grouped_matmul` take one configuration of its Hopper family, where that takes the problem.
+
+    Calls on a GPU that were met before would repeat what another configuration did: here every call looks anew.
+    """
     family = OneGroupedHopper(configuration)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouped, "HOPPER", family)
+        patch.setattr(tw, "grouped_matmul", inspect.unwrap(tw.grouped_matmul))
         yield family
