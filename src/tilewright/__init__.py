@@ -116,7 +116,7 @@ _SUBMODULES = ("atoms", "bench", "distributed", "draw", "layout", "schedule", "s
 
 # Those that need a library which Tilewright does not. They are not in `__all__`: `from tilewright import *` would need
 # the library too, and `torch` would then be another module than before.
-_OPTIONAL = {"torch": "PyTorch"}
+_OPTIONAL = {"jax": "JAX", "torch": "PyTorch"}
 
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
