@@ -202,10 +202,8 @@ def add_scaled(out, x, y, factor):
 
 
 @tw.jax.op(shape="x", vmap="sequential")
-def added(x, y, factor=2.0):
-    out = np.empty_like(x)
+def added(x, y, out, factor=2.0):
     add_scaled[tw.ceil_div(x.size, 32), 32](out, x, y, factor)
-    return out
 
 
 @added.backward
@@ -223,11 +221,9 @@ def test_an_operator_of_ones_own() -> None:
     near(jax.jit(added)(x, y), x + 2 * y, 1e-6)
     near(jax.jit(lambda x, y: added(x, y, factor=3.0))(x, y), x + 3 * y, 1e-6)
     near(jax.grad(lambda y: added(x, y, 5.0).sum())(y), jnp.full(40, 5.0))
-    assert isinstance(added(x, y), jax.Array) and isinstance(
-        added(np.ones(3, np.float32), np.ones(3, np.float32)), np.ndarray
-    )
+    near(added(np.ones(3, np.float32), np.ones(3, np.float32)), jnp.full(3, 3.0))
     assert [int(v.size) for v in jax.jit(counted)(x)] == [40, 1] and int(jax.jit(counted)(x)[1]) == 40
-    with pytest.raises(ValueError, match="Pure callbacks do not support"):
+    with pytest.raises(ValueError, match="cannot be differentiated"):
         jax.grad(lambda x: counted(x)[0].sum())(x)
 
 
@@ -245,12 +241,3 @@ def test_an_operator_of_ones_own() -> None:
 def test_what_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         call()
-
-
-def test_programs_for_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There a callback would bring arrays to the host and run kernels in the simulator."""
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    with pytest.raises(ArgumentError, match="on the CPU only"):
-        jax.jit(tw.jax.softmax)(normal(0, 2, 3))
-    with jax.default_device(jax.devices("cpu")[0]):
-        near(jax.jit(tw.jax.softmax)(normal(0, 2, 3)), jax.nn.softmax(normal(0, 2, 3)))

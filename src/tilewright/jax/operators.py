@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,11 +13,10 @@ import numpy as np
 import jax
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
+from tilewright.jax import foreign
 
 Shapes: TypeAlias = Any  # jax.ShapeDtypeStruct, or a tuple of them
 _Key: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]  # names of arrays, and the other arguments
-# Programs on several devices of the CPU call from several threads, and kernels are traced by one at a time.
-_one_at_a_time = threading.RLock()
 _METHODS = ("sequential", "broadcast_all", "expand_dims")
 
 
@@ -26,7 +25,9 @@ class Operator:
 
     def __init__(self, function: Callable[..., Any], shape: str | Sequence[str] | Callable[..., Shapes], vmap: str):
         self.function = function
-        self._signature = inspect.signature(function)
+        parameters = inspect.signature(function).parameters
+        self._is_given_results = "out" in parameters
+        self._signature = inspect.Signature([p for name, p in parameters.items() if name != "out"])
         self._shape = shape if callable(shape) else self._like((shape,) if isinstance(shape, str) else tuple(shape))
         self._is_several = not callable(shape) and not isinstance(shape, str)
         if vmap not in _METHODS:
@@ -74,40 +75,37 @@ class Operator:
         bound = self._signature.bind(*args, **keywords)
         bound.apply_defaults()
         arrays = {name: x for name, x in bound.arguments.items() if isinstance(x, (jax.Array, np.ndarray))}
-        if not any(isinstance(x, jax.core.Tracer) for x in arrays.values()):
-            return self._now(bound.arguments, arrays)
         others = tuple((name, x) for name, x in bound.arguments.items() if name not in arrays)
         try:
             hash(others)
         except TypeError as error:
             raise ArgumentError(
-                f"{self.function.__name__} is traced by JAX, and arguments beside arrays are compiled in: {error}",
+                f"arguments of {self.function.__name__} beside arrays are compiled in: {error}",
                 help="pass tuples in place of lists",
             ) from None
         return self._traced((tuple(arrays), others))(*arrays.values())
-
-    def _now(self, arguments: dict[str, Any], arrays: dict[str, Any]) -> Any:
-        """Compute outside of programs of JAX: on the host as inside of them, and on a GPU by the arrays themselves."""
-        ours = [x for x in arrays.values() if isinstance(x, jax.Array)]
-        if not ours or any(device.platform != "cpu" for x in ours for device in x.devices()):
-            return self.function(**arguments)
-        found = self.function(**{**arguments, **{name: np.asarray(x) for name, x in arrays.items()}})
-        return tuple(map(jax.numpy.asarray, found)) if isinstance(found, tuple) else jax.numpy.asarray(found)
 
     def _make(self, key: _Key) -> Callable[..., Any]:
         """Return a function of arrays alone, for arguments that are none."""
         names, others = key[0], dict(key[1])
 
-        def on_host(*arrays: Any) -> Any:
-            with _one_at_a_time:
-                return self.function(**dict(zip(names, map(np.asarray, arrays), strict=True)), **others)
+        def run(*arrays: Any) -> Any:
+            given = {**dict(zip(names, arrays, strict=False)), **others}
+            if not self._is_given_results:
+                return self.function(**given)
+            out = arrays[len(names) :]
+            return self.function(**given, out=out[0] if len(out) == 1 else out)
+
+        labels: list[str] = []
 
         def call(*arrays: Any) -> Any:
-            _refuse_gpus(self.function.__name__)
-            given = dict(zip(names, arrays, strict=True))
             varies = frozenset().union(*map(_varies, arrays))
-            shapes = jax.tree.map(lambda x: _struct(x, varies), self._shape(**given, **others))
-            return jax.pure_callback(on_host, shapes, *arrays, vmap_method=self._vmap)
+            found = self._shape(**dict(zip(names, arrays, strict=True)), **others)
+            shapes = jax.tree.map(lambda x: _struct(x, varies), found)
+            if not labels:
+                count = len(jax.tree.leaves(shapes)) if self._is_given_results else 0
+                labels.append(foreign.known(run, self.function.__name__, count))
+            return foreign.call(labels[0], shapes, self._vmap, [_varying(x, varies) for x in arrays])
 
         if self._backward is None:
             return call
@@ -116,12 +114,12 @@ class Operator:
         count = sum(name not in self._signature.parameters and name not in ("result", "results") for name in wanted)
 
         def forward(*arrays: Any) -> tuple[Any, Any]:
-            found = call(*arrays)
-            return found, (arrays, found)
+            found = differentiable(*arrays)  # and not `call`: gradients of gradients come through here
+            return found, (arrays, found, _Axes(tuple(map(_varies, arrays))))
 
         def pull(kept: Any, gradients: Any) -> tuple[Any, ...]:
-            arrays, found = kept
-            given = {**dict(zip(names, arrays, strict=True)), **others, "result": found, "results": found}
+            arrays, found, axes = kept
+            given = {"result": found, "results": found, **dict(zip(names, arrays, strict=True)), **others}
             slopes = gradients if isinstance(gradients, (tuple, list)) else (gradients,)
             pulled = function(*slopes[:count], *(given[name] for name in wanted[count:]))
             if not isinstance(pulled, Mapping):
@@ -129,7 +127,8 @@ class Operator:
                     f"the backward function of {self.function.__name__} returned a {type(pulled).__name__}",
                     help="return a dict of gradients by the names of inputs",
                 )
-            return tuple(_gradient(pulled.get(name), x) for name, x in zip(names, arrays, strict=True))
+            kinds = zip(names, arrays, axes.varying, strict=True)
+            return tuple(_gradient(pulled.get(name), x, varying) for name, x, varying in kinds)
 
         differentiable = jax.custom_vjp(call)
         differentiable.defvjp(forward, pull)
@@ -139,37 +138,43 @@ class Operator:
         return f"<operator {self.function.__name__}{self._signature}>"
 
 
-def _gradient(found: Any, x: Any) -> Any:
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Axes:
+    """The axes of the mesh along which each input differed, which arrays that were kept need not show."""
+
+    varying: tuple[frozenset[Any], ...]
+
+
+def _gradient(found: Any, x: Any, varying: frozenset[Any]) -> Any:
     """Return a gradient in the type that JAX wants for an input: none for whole numbers."""
     if not jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
         return np.zeros(x.shape, jax.dtypes.float0)
     found = jax.numpy.zeros(x.shape, x.dtype) if found is None else found.astype(x.dtype)
     # Within shard_map: what is the same on all devices has the sum of their gradients.
-    summed, spread = tuple(_varies(found) - _varies(x)), tuple(_varies(x) - _varies(found))
-    if summed:
-        found = jax.lax.psum(found, summed)
-    return jax.lax.pcast(found, spread, to="varying") if spread else found
+    summed = tuple(_varies(found) - varying)
+    return _varying(jax.lax.psum(found, summed) if summed else found, varying)
 
 
 def _varies(x: Any) -> frozenset[Any]:
     """Return the axes of the mesh along which an array differs within shard_map."""
-    return getattr(jax.typeof(x), "vma", None) or frozenset()
+    kind = jax.typeof(x)
+    if hasattr(kind, "mat"):
+        return frozenset(kind.mat.varying)
+    return getattr(kind, "vma", None) or frozenset()  # before JAX 0.10
 
 
 def _struct(x: Any, varies: frozenset[Any]) -> Any:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, vma=varies) if varies else x
+    if not varies:
+        return x
+    if hasattr(x, "manual_axis_type"):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=jax.sharding.ManualAxisType(varying=varies))
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, vma=varies)
 
 
-def _refuse_gpus(name: str) -> None:
-    """Refuse to be compiled for GPUs, where a callback would bring everything to the simulator."""
-    device = jax.config.jax_default_device
-    platform = getattr(device, "platform", device) or jax.default_backend()
-    if platform != "cpu":
-        raise ArgumentError(
-            f"{name} is traced by JAX for {platform}, and kernels run inside of compiled programs on the CPU only",
-            help="call it outside of jax.jit, jax.grad and jax.vmap, or compile for the CPU: "
-            "with jax.default_device(jax.devices('cpu')[0])",
-        )
+def _varying(x: Any, varies: frozenset[Any]) -> Any:
+    more = tuple(varies - _varies(x))
+    return jax.lax.pcast(x, more, to="varying") if more else x
 
 
 def op(
@@ -177,31 +182,31 @@ def op(
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Make a function that launches kernels callable inside of `jax.jit`, `jax.vmap` and `jax.shard_map`.
 
-    >>> import jax, numpy as np, tilewright as tw
+    >>> import jax, tilewright as tw
     >>> @tw.kernel
     ... def scale(out, x, factor):
     ...     i = tw.block_idx.x * 32 + tw.thread_idx.x
     ...     if i < x.shape[0]:
     ...         out[i] = x[i] * factor
     >>> @tw.jax.op(shape="x")
-    ... def scaled(x, factor=2.0):
-    ...     out = np.empty_like(x)
+    ... def scaled(x, out, factor=2.0):
     ...     scale[tw.ceil_div(x.size, 32), 32](out, x, factor)
-    ...     return out
     >>> @scaled.backward
     ... def _(grad, factor):
     ...     return {"x": scaled(grad, factor)}
     >>> jax.jit(jax.grad(lambda x: scaled(x, 3.0).sum()))(jax.numpy.ones(3)).tolist()
     [3.0, 3.0, 3.0]
 
-    In a program of JAX on the CPU the function gets NumPy arrays, and kernels run in the simulator, through
-    `jax.pure_callback`; outside of one it gets the arrays that it is called with. It returns new arrays and writes into
-    no input. Arguments that are no arrays are compiled in, and have to be hashable. On GPUs it is not part of compiled
-    programs yet, and is refused there.
+    The function is called by XLA, with the memory of its arrays: arrays of NumPy on the CPU, where kernels run in the
+    simulator, and on a GPU arrays with a shape, dtype and size that kernels and Tilewright's functions take, on XLA's
+    stream. A parameter `out` is no argument of the operator: it is the memory of the result, or a tuple of those of
+    several, which the function fills. Without one it returns arrays, which are copied where they are not made by
+    Tilewright's functions. It writes into no input. Arguments that are no arrays are compiled in, and have to be
+    hashable. No compiler is needed: what XLA calls is made by `ctypes` (`jax.ffi`).
 
     `shape` says what the results look like: the name of an argument, names for several results, or a function of the
     same arguments, with `jax.ShapeDtypeStruct` or tracers for arrays, that returns `jax.ShapeDtypeStruct`. `vmap` is
-    the `vmap_method` of `jax.pure_callback`: "sequential" calls the function for each item, "broadcast_all" once with
+    the `vmap_method` of `jax.ffi.ffi_call`: "sequential" calls the function for each item, "broadcast_all" once with
     one more mode in front of all arrays.
 
     Raises `ArgumentError` for names that are no arguments.

@@ -11,6 +11,8 @@ import jax
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.jax.operators import op
+from tilewright.runtime.arrays import describe
+from tilewright.runtime.views import view
 
 Array = Any
 
@@ -256,9 +258,9 @@ def _attention(q: Array, k: Array, v: Array, causal: bool, window: Any, scale: f
 
 @op(shape=("q", "k", "v"))
 def _attention_slope(
-    grad: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, causal: bool, window: Any, scale: float | None
+    grad: Array, q: Array, k: Array, v: Array, result: Array, lse: Array, causal: bool, window: Any, scale: Any
 ) -> Any:
-    return tilewright.attention_backward(grad, q, k, v, out, lse, causal=causal, window=window, scale=scale)
+    return tilewright.attention_backward(grad, q, k, v, result, lse, causal=causal, window=window, scale=scale)
 
 
 @_attention.backward
@@ -287,20 +289,36 @@ def attention(
 # --- products ------------------------------------------------------------------------------------------------------
 
 
-def _product(a: Array, b: Array, precision: str | None) -> Any:
+def _product(a: Array, b: Array, precision: str | None, turned: tuple[bool, bool]) -> Any:
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return _struct(a, (*batch, a.shape[-2], b.shape[-1]))
+    return _struct(a, (*batch, a.shape[-1 if turned[0] else -2], b.shape[-2 if turned[1] else -1]))
 
 
 @op(shape=_product)
-def _matmul(a: Array, b: Array, precision: str | None) -> Array:
-    return tilewright.matmul(a, b, precision=precision)
+def _matmul(a: Array, b: Array, precision: str | None, turned: tuple[bool, bool]) -> Array:
+    """Multiply matrices, where `turned` their transposes, which are read in place."""
+    left, right = (_transposed(x) if turn else x for x, turn in zip((a, b), turned, strict=True))
+    return tilewright.matmul(left, right, precision=precision)
+
+
+def _transposed(x: Array) -> Array:
+    """Return an array of NumPy, or of XLA's on a GPU, with its last two modes exchanged."""
+    info = describe(x)
+    assert info is not None, type(x)
+    *outer, m, n = info.shape
+    *steps, row, column = info.strides
+    return view(x, (*outer, n, m), (*steps, column, row))
 
 
 @_matmul.backward
-def _matmul_backward(grad: Array, a: Array, b: Array, precision: str | None) -> dict[str, Array]:
-    left, right = (_matmul(*pair, precision) for pair in ((grad, b.mT), (a.mT, grad)))
-    return {"a": _summed(left, a), "b": _summed(right, b)}
+def _matmul_backward(
+    grad: Array, a: Array, b: Array, precision: str | None, turned: tuple[bool, bool]
+) -> dict[str, Array]:
+    # of C = A B it is dA = dC B^T and dB = A^T dC, and of transposes theirs
+    first, second = turned
+    left = (b, grad, precision, (second, True)) if first else (grad, b, precision, (False, not second))
+    right = (grad, a, precision, (True, first)) if second else (a, grad, precision, (not first, False))
+    return {"a": _summed(_matmul(*left), a), "b": _summed(_matmul(*right), b)}
 
 
 def _summed(gradient: Array, x: Array) -> Array:
@@ -325,6 +343,6 @@ def matmul(a: Array, b: Array, *, precision: str | None = None) -> Array:
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ArgumentError(f"the shapes {a.shape} and {b.shape} have no product")
     left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
-    found = _matmul(left, right, precision)
+    found = _matmul(left, right, precision, (False, False))
     found = found.squeeze(-1) if b.ndim == 1 else found
     return found.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else found

@@ -20,7 +20,7 @@ from tilewright.runtime.views import View
 from tilewright.transactions import ROW
 
 _LINES = 4  # of which a row may leave a part empty
-_LIBRARIES = ("numpy", "torch", "cupy")  # that make memory on request
+_LIBRARIES = ("numpy", "torch", "cupy", "xla")  # that make memory on request
 
 
 def packed_row(operand: Operand, k: int) -> int:

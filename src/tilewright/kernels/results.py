@@ -14,11 +14,15 @@ from tilewright.errors import ArgumentError
 from tilewright.frames import is_entry
 from tilewright.kernels.repeats import watch
 from tilewright.runtime.arrays import Adapter, Device, adapter_for, adapter_of_type, describe
-from tilewright.runtime.memory import DeviceArray, copy_to_host
+from tilewright.runtime.memory import DeviceArray, copy_to_host, wait_for
 
 Array = np.ndarray[Any, Any]
 Maker = Callable[[], tuple[Any, int]]
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+# Of libraries that are known above: the arrays of XLA's programs.
+MAKERS: dict[str, Callable[[tuple[int, ...], DType, Device], Maker]] = {}
 
 
 def maker_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device) -> Maker:
@@ -47,6 +51,8 @@ def maker_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device
             return made, made.pointer
 
         return make_device
+    if library in MAKERS:
+        return MAKERS[library](shape, dtype, device)
     raise ArgumentError(
         f"a is an array that is known by {library} alone, and matmul cannot allocate a {library} array",
         help="give the array that the result goes to: out=",
@@ -148,7 +154,10 @@ def host_array(array: Any, name: str) -> Array:
         raise ArgumentError(f"{name} cannot be used: {error.summary}", details=error.details, help=error.help) from None
     if info is None:
         raise ArgumentError(f"{name} is a {type(array).__name__}, and an array is expected")
-    if info.is_cuda:
+    if isinstance(info.device, int):
+        adapter = adapter_for(array)
+        if adapter is not None and adapter.current_stream is not None:
+            wait_for(info.device, adapter.current_stream(info.device))
         on_host: Array = copy_to_host(info)[0]
         return on_host
     host = info.host()

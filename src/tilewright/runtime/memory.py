@@ -75,8 +75,7 @@ class DeviceArray:
 
     def __dlpack__(self, *, stream: int | None = None, **others: object) -> object:
         """Return a DLPack capsule, after all work on the default stream is done; it keeps the memory."""
-        with driver.device_context(self.ordinal):
-            driver.check(driver.library().cuStreamSynchronize(ctypes.c_void_p(0)), "waiting for the default stream")
+        wait_for(self.ordinal, 0)
         return make_capsule(self.pointer, self.shape, self.dtype, *self.__dlpack_device__(), self)
 
     @property
@@ -90,6 +89,12 @@ class DeviceArray:
             "strides": None,
             "stream": None,
         }
+
+
+def wait_for(ordinal: int, stream: int) -> None:
+    """Wait until a device has done all work that a stream was given."""
+    with driver.device_context(ordinal):
+        driver.check(driver.library().cuStreamSynchronize(ctypes.c_void_p(stream)), "waiting for a stream")
 
 
 def copy_to_host(info: ArrayInfo) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -1,0 +1,356 @@
+"""A foreign function of XLA that calls functions of Python, on the CPU and on CUDA devices; without a compiler.
+
+XLA calls a C function with a frame that holds pointers to the arguments and results, the stream, and what allocates
+memory. Here that C function is made by `ctypes`, and reads the frame in Python: some ten microseconds a call beside
+what the function does, and nothing to build where Tilewright is installed. It runs when work is put on the stream, as
+compiled foreign functions do, so that kernels are launched in order with XLA's own.
+
+Source: `xla/ffi/api/c_api.h`, API version 0.1 and later, which `jax.ffi.include_dir()` has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from typing import Any, NamedTuple  # Any: classes of ctypes, and functions' results
+
+import numpy as np
+
+import jax
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_of
+from tilewright.errors import ArgumentError
+from tilewright.kernels import results
+from tilewright.runtime import driver
+from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, FastAccess, describe
+from tilewright.runtime.dlpack import row_major
+from tilewright.runtime.views import view_class
+
+TARGET = "tilewright"
+_EXECUTE, _METADATA, _BUFFER, _STRING, _INTERNAL = 3, 1, 1, 4, 13
+_ALIGNMENT = 256  # bytes, of memory that is made for a function
+_TYPES = {
+    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
+    10: "float16", 11: "float32", 12: "float64", 16: "bfloat16", 19: "float8_e5m2", 20: "float8_e4m3fn",
+}  # fmt: skip
+
+
+def _struct(name: str, **fields: Any) -> Any:
+    """Return a struct of XLA's; all begin with their size and a pointer to extensions."""
+    first = [("struct_size", c_size_t), ("extension", c_void_p)]
+    return type(name, (ctypes.Structure,), {"_fields_": [*first, *fields.items()]})
+
+
+_List = _struct("List", size=c_int64, types=POINTER(c_int), items=POINTER(c_void_p))
+_Attributes = _struct(
+    "Attributes", size=c_int64, types=POINTER(c_int), names=POINTER(c_void_p), items=POINTER(c_void_p)
+)
+_Frame = _struct(
+    "Frame", api=c_void_p, context=c_void_p, stage=c_int, arguments=_List, results=_List, attributes=_Attributes
+)
+_Buffer = _struct("Buffer", dtype=c_int, data=c_void_p, rank=c_int64, extents=POINTER(c_int64))
+_Version = _struct("Version", major=c_int, minor=c_int)
+_FUNCTIONS = (
+    "error_create", "error_message", "error_destroy", "register", "stream_get", "type_register", "context_get",
+    "state_set", "state_get", "allocate", "free",
+)  # fmt: skip
+_Api = _struct("Api", version=_Version, internal=c_void_p, **dict.fromkeys(_FUNCTIONS, c_void_p))
+_ErrorCreate = _struct("ErrorCreate", message=c_char_p, code=c_int)
+_ErrorMessage = _struct("ErrorMessage", error=c_void_p, message=c_char_p)
+_Stream = _struct("Stream", context=c_void_p, stream=c_void_p)
+_Allocate = _struct("Allocate", context=c_void_p, size=c_size_t, alignment=c_size_t, data=c_void_p)
+_Free = _struct("Free", context=c_void_p, size=c_size_t, data=c_void_p)
+
+
+class _Span(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("size", c_size_t)]
+
+    @property
+    def text(self) -> str:
+        return ctypes.string_at(self.data, self.size).decode()
+
+
+class _Metadata(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("version", _Version), ("traits", c_uint32), ("state", c_int64)]
+
+
+class _Extension(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("type", c_int), ("next", c_void_p), ("metadata", POINTER(_Metadata))]
+
+
+_Handler = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+
+
+class _Place(NamedTuple):
+    """Where an argument or a result lies."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.bytes
+
+
+# --- what functions are given on a GPU -------------------------------------------------------------------------------
+
+
+class _Current(threading.local):
+    call: _Call
+
+
+_current = _Current()
+_BUFFERS = Adapter("xla", lambda array: array, FastAccess("", "", ""), lambda ordinal: _current.call.stream)
+_View: Any = view_class(_BUFFERS)
+
+
+class Buffer(_View):  # type: ignore[misc]
+    """An array of a program of XLA on a GPU, while that runs; kernels and Tilewright's functions take it."""
+
+    __slots__ = ()
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+def _buffer(place: _Place, ordinal: int, is_writable: bool) -> Buffer:
+    strides = row_major(place.shape)
+    return Buffer(place.pointer, place.shape, strides, place.dtype, ordinal, is_writable, None)
+
+
+def _maker(shape: tuple[int, ...], dtype: DType, device: Device) -> results.Maker:
+    def make() -> tuple[Any, int]:
+        made = _current.call.make(shape, dtype)
+        return made, made.pointer
+
+    return make
+
+
+results.MAKERS["xla"] = _maker
+
+
+class _Call:
+    """A call by XLA: the frame, and memory that was made for its function."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+        self._api = _Api.from_address(frame.api)
+        self._made: list[tuple[int, int]] = []
+        self.inputs, self.outputs = _places(frame.arguments), _places(frame.results)
+        self._left = list(self.outputs)
+
+    @property
+    def stream(self) -> int:
+        found = _Stream(ctypes.sizeof(_Stream), None, self._frame.context, None)
+        self._ask("stream_get", found)
+        return found.stream or 0
+
+    def _ask(self, name: str, question: Any) -> None:
+        error = _function(getattr(self._api, name))(ctypes.byref(question))
+        if not error:
+            return
+        text = _ErrorMessage(ctypes.sizeof(_ErrorMessage), None, error, None)
+        _function(self._api.error_message)(ctypes.byref(text))
+        message = (text.message or b"").decode(errors="replace")
+        gone = (c_size_t * 3)(24, 0, error)
+        _function(self._api.error_destroy)(ctypes.byref(gone))
+        raise ArgumentError(f"XLA refuses {name}: {message}")
+
+    def make(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
+        """Return memory: that of a result that looks like it and that nothing has yet, or some until the call ends."""
+        for place in self._left:
+            if place[1:] == (tuple(shape), dtype):
+                self._left.remove(place)
+                return _buffer(place, self.ordinal, True)
+        return self._scratch(tuple(shape), dtype)
+
+    def _scratch(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
+        place = _Place(0, shape, dtype)
+        wanted = _Allocate(ctypes.sizeof(_Allocate), None, self._frame.context, max(place.bytes, 1), _ALIGNMENT, None)
+        self._ask("allocate", wanted)
+        self._made.append((wanted.data, wanted.size))
+        return _buffer(place._replace(pointer=wanted.data), self.ordinal, True)
+
+    def on_gpu(self, function: Callable[..., Any], count: int) -> None:
+        """Call a function with arrays on a GPU, and see that what it returns lies where XLA wants it."""
+        somewhere = next((x.pointer for x in (*self.inputs, *self.outputs) if x.pointer), 0)
+        self.ordinal = driver.ordinal_of_pointer(somewhere) if somewhere and driver.device_count() > 1 else 0
+        before, _current.call = getattr(_current, "call", None), self
+        try:
+            given = [_buffer(x, self.ordinal, False) for x in self.inputs]
+            if count:  # the results' memory is the function's to fill
+                function(*given, *(_buffer(x, self.ordinal, True) for x in self.outputs))
+                return
+            self._bring([_as_found(x) for x in _several(function(*given), len(self.outputs))])
+        finally:
+            for data, size in self._made:  # XLA gives it to work behind this on the stream
+                self._ask("free", _Free(ctypes.sizeof(_Free), None, self._frame.context, size, data))
+            _current.call = before  # type: ignore[assignment]
+
+    def _bring(self, found: Sequence[ArrayInfo]) -> None:
+        """Copy results that lie elsewhere; first away from where other results belong."""
+        stream, moves = c_void_p(self.stream), []
+        for n, (info, place) in enumerate(zip(found, self.outputs, strict=True)):
+            _check(n, info.shape, info.dtype, place)
+            if info.size and info.strides != row_major(info.shape) and info.span != info.size:
+                raise ArgumentError(f"result {n} has the strides {info.strides}, and XLA takes row-major arrays")
+            if info.pointer != place.pointer and info.size:
+                moves.append((info, place))
+        if len(moves) > 1:
+            for n, (info, place) in enumerate(moves):
+                beside = self._scratch(place.shape, place.dtype)
+                _copy(beside.pointer, info.pointer, place.bytes, stream, self.ordinal)
+                moves[n] = describe(beside) or info, place
+        for info, place in moves:
+            _copy(place.pointer, info.pointer, place.bytes, stream, self.ordinal)
+
+    def on_host(self, function: Callable[..., Any], count: int) -> None:
+        """Call a function with NumPy arrays over the same memory."""
+        given, into = [_array(x) for x in self.inputs], [_array(x) for x in self.outputs]
+        for x in given:
+            x.flags.writeable = False
+        if count:
+            function(*given, *into)
+            return
+        for n, (found, place) in enumerate(zip(_several(function(*given), len(into)), into, strict=True)):
+            array = np.asarray(found)
+            _check(n, array.shape, dtype_of(array.dtype), self.outputs[n])
+            np.copyto(place, array)
+
+
+def _function(pointer: int) -> Any:
+    return ctypes.CFUNCTYPE(c_void_p, c_void_p)(pointer)
+
+
+def _places(given: Any) -> list[_Place]:
+    found = []
+    for n in range(given.size):
+        assert given.types[n] == _BUFFER, given.types[n]
+        buffer = _Buffer.from_address(given.items[n])
+        shape = tuple(buffer.extents[mode] for mode in range(buffer.rank))
+        if buffer.dtype not in _TYPES:
+            raise ArgumentError(f"XLA's element type {buffer.dtype} is not one of Tilewright")
+        found.append(_Place(buffer.data or 0, shape, dtype_of(_TYPES[buffer.dtype])))
+    return found
+
+
+def _array(place: _Place) -> np.ndarray[Any, Any]:
+    if not place.bytes:
+        return np.empty(place.shape, place.dtype.numpy)
+    memory = (ctypes.c_char * place.bytes).from_address(place.pointer)
+    return np.frombuffer(memory, place.dtype.numpy).reshape(place.shape)
+
+
+def _several(found: Any, count: int) -> Sequence[Any]:
+    several = found if isinstance(found, (tuple, list)) else (found,)
+    if len(several) != count:
+        raise ArgumentError(f"the function returned {len(several)} arrays, and its shapes say {count}")
+    return several
+
+
+def _as_found(array: Any) -> ArrayInfo:
+    info = describe(array)
+    if info is None or not info.is_cuda:
+        raise ArgumentError(
+            f"the function returned {type(array).__name__}, and on a GPU it has to be an array there",
+            help="take a parameter `out` and write into it, or return what functions of Tilewright return",
+        )
+    return info
+
+
+def _check(n: int, shape: tuple[int, ...], dtype: DType, place: _Place) -> None:
+    if (tuple(shape), dtype) != (place.shape, place.dtype):
+        raise ArgumentError(
+            f"result {n} is {dtype} of shape {tuple(shape)}, and `shape` said {place.dtype} of {place.shape}"
+        )
+
+
+def _copy(to: int, start: int, bytes: int, stream: Any, ordinal: int) -> None:
+    with driver.device_context(ordinal):
+        status = driver.library().cuMemcpyDtoDAsync_v2(
+            ctypes.c_uint64(to), ctypes.c_uint64(start), c_size_t(bytes), stream
+        )
+    driver.check(status, "copying a result")
+
+
+# --- the foreign function --------------------------------------------------------------------------------------------
+
+
+class _Known(NamedTuple):
+    function: Callable[..., Any]
+    results: int  # that the function is given memory for, behind its inputs
+
+
+_known: list[_Known] = []
+# Programs on several devices call from several threads, and kernels are traced by one at a time.
+_one_at_a_time = threading.RLock()
+
+
+def _handle(address: int, is_on_gpu: bool) -> int | None:
+    frame = _Frame.from_address(address)
+    if frame.extension:
+        asked = _Extension.from_address(frame.extension)
+        if asked.type == _METADATA:
+            version = _Api.from_address(frame.api).version
+            asked.metadata.contents.version.major = version.major
+            asked.metadata.contents.version.minor = version.minor
+            asked.metadata.contents.traits = 0
+            return None
+    if frame.stage != _EXECUTE:
+        return None
+    try:
+        call = _Call(frame)
+        known = _known[int(_attribute(frame.attributes, "call").rpartition("#")[2])]
+        with _one_at_a_time:
+            (call.on_gpu if is_on_gpu else call.on_host)(*known)
+    except BaseException as exception:  # an interrupt too: through a C function it would go nowhere
+        text = f"{type(exception).__name__}: {exception}".encode()
+        made = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, text, _INTERNAL)
+        error: int = _function(_Api.from_address(frame.api).error_create)(ctypes.byref(made))
+        return error
+    return None
+
+
+def _attribute(attributes: Any, name: str) -> str:
+    for n in range(attributes.size):
+        if attributes.types[n] == _STRING and _Span.from_address(attributes.names[n]).text == name:
+            return _Span.from_address(attributes.items[n]).text
+    raise ArgumentError(f"the call has no attribute {name!r}")
+
+
+# They live as long as the process: XLA keeps their addresses.
+_ON_HOST = _Handler(lambda address: _handle(address, False))
+_ON_GPU = _Handler(lambda address: _handle(address, True))
+
+
+def _register() -> None:
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_ON_HOST), platform="cpu")
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_ON_GPU), platform="CUDA")
+
+
+_register()
+
+
+def known(function: Callable[..., Any], name: str, results: int) -> str:
+    """Make a function of Python known to XLA's programs, and return what they call it: its name and a number.
+
+    It is called with arrays of NumPy on the CPU and with `Buffer` on a GPU, and behind them with the memory of so many
+    `results`; where there are none, it returns arrays.
+    """
+    _known.append(_Known(function, results))
+    return f"{name}#{len(_known) - 1}"
+
+
+def call(label: str, shapes: Any, vmap: str, arrays: Sequence[Any]) -> Any:
+    """Call a known function with arrays of JAX, in a program or at once; `shapes` are those of its results."""
+    return jax.ffi.ffi_call(TARGET, shapes, vmap_method=vmap)(*arrays, call=label)
