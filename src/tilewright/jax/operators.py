@@ -168,7 +168,10 @@ def _struct(x: Any, varies: frozenset[Any]) -> Any:
     if not varies:
         return x
     if hasattr(x, "manual_axis_type"):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=jax.sharding.ManualAxisType(varying=varies))
+        each = jax.sharding.PartitionSpec(*[None] * len(x.shape))
+        mesh = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), each)
+        kind = jax.sharding.ManualAxisType(varying=varies)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=mesh, manual_axis_type=kind)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, vma=varies)
 
 
