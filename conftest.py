@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import importlib.util
 
-_MISSING = [name for name in ("torch",) if importlib.util.find_spec(name) is None]
+_MISSING = [name for name in ("jax", "torch") if importlib.util.find_spec(name) is None]
 collect_ignore_glob = [f"src/tilewright/{name}{inside}" for name in _MISSING for inside in ("", "/*")]

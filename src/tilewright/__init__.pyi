@@ -4,6 +4,7 @@ from tilewright import atoms as atoms
 from tilewright import bench as bench
 from tilewright import distributed as distributed
 from tilewright import draw as draw
+from tilewright import jax as jax
 from tilewright import layout as layout
 from tilewright import schedule as schedule
 from tilewright import schedulers as schedulers

@@ -122,6 +122,16 @@ class Buffer(_View):  # type: ignore[misc]
         """The number of elements."""
         return math.prod(self.shape)
 
+    def reshape(self, *shape: Any) -> Buffer:
+        """Return the same memory with another shape, as NumPy's method does; one extent may be -1."""
+        wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        others = math.prod(extent for extent in wanted if extent != -1)
+        if -1 in wanted and others:
+            wanted = tuple(self.size // others if extent == -1 else extent for extent in wanted)
+        if math.prod(wanted) != self.size or min(wanted, default=0) < 0:
+            raise ArgumentError(f"an array of shape {self.shape} has no shape {tuple(shape)}")
+        return Buffer(self.pointer, wanted, row_major(wanted), self.dtype, self.device, self.writable, None)
+
 
 def _buffer(place: _Place, ordinal: int, is_writable: bool) -> Buffer:
     strides = row_major(place.shape)
@@ -247,8 +257,9 @@ def _places(given: Any) -> list[_Place]:
 def _array(place: _Place) -> np.ndarray[Any, Any]:
     if not place.bytes:
         return np.empty(place.shape, place.dtype.numpy)
-    memory = (ctypes.c_char * place.bytes).from_address(place.pointer)
-    return np.frombuffer(memory, place.dtype.numpy).reshape(place.shape)
+    memory = memoryview((ctypes.c_char * place.bytes).from_address(place.pointer))
+    array: np.ndarray[Any, Any] = np.ndarray(place.shape, place.dtype.numpy, memory)
+    return array
 
 
 def _several(found: Any, count: int) -> Sequence[Any]:

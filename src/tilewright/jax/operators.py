@@ -130,9 +130,10 @@ class Operator:
             kinds = zip(names, arrays, axes.varying, strict=True)
             return tuple(_gradient(pulled.get(name), x, varying) for name, x, varying in kinds)
 
-        differentiable = jax.custom_vjp(call)
+        differentiable: Any = jax.custom_vjp(call)
         differentiable.defvjp(forward, pull)
-        return differentiable
+        found: Callable[..., Any] = differentiable
+        return found
 
     def __repr__(self) -> str:
         return f"<operator {self.function.__name__}{self._signature}>"

@@ -451,7 +451,7 @@ def _refuse_fake(tensor: Any) -> ArrayInfo:
 def _refuse_tracer(array: Any) -> ArrayInfo:
     raise ArgumentError(
         f"it is a {type(array).__name__}, which JAX traces with and which has no memory",
-        help="call it outside of jax.jit, jax.grad and jax.vmap, with arrays",
+        help="call it outside of jax.jit, jax.grad and jax.vmap, or as a function of tw.jax: tw.jax.op makes one",
     )
 
 
