@@ -20,6 +20,7 @@ PAGES = {
     "how_to/choose_a_layout.md": 4,
     "how_to/debug_a_race.md": 4,
     "how_to/epilogue.md": 5,
+    "how_to/jax.md": 1,
     "how_to/pipeline_a_loop.md": 3,
     "how_to/pytorch_and_jax.md": 1,
     "how_to/read_generated_code.md": 4,
