@@ -143,6 +143,7 @@ def _capture_torch(run: Run, count: int) -> Run:
         stream = torch.cuda.Stream()
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     torch.cuda.synchronize()
+    has_ended = False
     try:
         with warnings.catch_warnings(record=True) as told, torch.cuda.stream(stream):
             warnings.simplefilter("always")
@@ -152,10 +153,12 @@ def _capture_torch(run: Run, count: int) -> Run:
                     run()
             finally:
                 graph.capture_end()
+                has_ended = True
         if any("graph is empty" in str(each.message).lower() for each in told):
             raise DeviceError("the work went to a stream of its own, as that of a prepared launch does")
     except Exception:
-        _recover_torch(pool)
+        if not has_ended:  # a graph that has ended gives its pool back itself, and twice ends the process
+            _recover_torch(pool)
         raise
     replay: Run = graph.replay
     return replay

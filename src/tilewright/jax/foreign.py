@@ -31,7 +31,7 @@ from tilewright.runtime.views import view_class
 
 TARGET = "tilewright"
 _EXECUTE, _METADATA, _BUFFER, _STRING, _INTERNAL = 3, 1, 1, 4, 13
-_ALIGNMENT = 256  # bytes, of memory that is made for a function
+_ALIGNMENT = 16  # bytes, the most that XLA takes in a call; what it gives is aligned to 256
 _TYPES = {
     1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
     10: "float16", 11: "float32", 12: "float64", 16: "bfloat16", 19: "float8_e5m2", 20: "float8_e4m3fn",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any  # Any: types of ctypes
 
 from tilewright.dtypes import DType, bfloat16, bool_, dtype
 from tilewright.errors import ArgumentError
@@ -60,22 +61,18 @@ _BY_CODE_AND_BITS = {
 CUDA_KINDS = (2, 13)  # kDLCUDA, kDLCUDAManaged
 CPU_KINDS = (1, 3)  # kDLCPU, kDLCUDAHost (pinned)
 
-_is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_get_pointer.restype = ctypes.c_void_p
+
+def _capi(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of Python's C interface. Not as an attribute of `pythonapi`, whose types all libraries set."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-_new = ctypes.pythonapi.PyCapsule_New
-_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_new.restype = ctypes.py_object
-_is_valid_at = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi)
-)
-_pointer_at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
+_is_valid = _capi("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+_get_pointer = _capi("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+_new = _capi("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+# The same of a capsule that is going, by its address.
+_is_valid_at = _capi("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer_at = _capi("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _NAME = b"dltensor"  # capsules keep a pointer to it
 _handed_out: dict[int, object] = {}  # by the address of the structure: it, its shape, and the owner of the memory
 

@@ -129,13 +129,14 @@ class Torch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, current: str = "default") -> None:
         self.current, self.spoiled, self.pools = current, False, []  # type: ignore[var-annotated]
         self.captured_on: list[str] = []
+        self.released = 0  # a graph that has ended releases its pool itself, and one release more ends the process
         self.ends_with: Any = lambda: None
         framework(monkeypatch, stream=5)
         torch: Any = sys.modules["torch"]
         torch.zeros = lambda *_, device: types.SimpleNamespace(zero_=lambda: None)
         torch._C = types.SimpleNamespace(
             _cuda_endAllocateToPool=lambda device, pool: self.pools.remove(pool),
-            _cuda_releasePool=lambda device, pool: None,
+            _cuda_releasePool=self.release,
         )
         cuda = torch.cuda
         cuda.current_stream = lambda *_: self.current
@@ -152,6 +153,9 @@ class Torch:
             yield
         finally:
             self.current = before
+
+    def release(self, device: int, pool: str) -> None:
+        self.released += 1
 
     def begin(self, pool: str | None = None) -> None:
         assert self.current != "default", "the default stream cannot be captured"
@@ -181,6 +185,7 @@ def test_work_for_another_stream_is_not_captured(cuda: Cuda, monkeypatch: pytest
     torch = Torch(monkeypatch)
     torch.ends_with = lambda: warnings.warn("The CUDA Graph is empty.", stacklevel=2)
     assert Gpu(0).capture(lambda: None, 3) is None
+    assert torch.released == 0
     torch.ends_with = lambda: warnings.warn("Something else.", stacklevel=2)
     assert Gpu(0).capture(lambda: None, 3) is not None
 

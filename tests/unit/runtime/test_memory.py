@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 
@@ -89,6 +90,15 @@ def test_a_capsule_shows_an_array(kind: type, shape: tuple[int, ...]) -> None:
     found = np.from_dlpack(Shown(array))
     assert found.dtype == array.dtype and found.shape == shape
     np.testing.assert_array_equal(found, array)
+
+
+def test_a_capsule_is_made_whatever_types_others_gave_pythons_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ctypes.pythonapi` is one object for all: JAX sets the types of its functions to its own."""
+    for name in ("PyCapsule_New", "PyCapsule_GetPointer", "PyCapsule_IsValid"):
+        monkeypatch.setattr(getattr(ctypes.pythonapi, name), "argtypes", [ctypes.CFUNCTYPE(None)])
+    array = np.arange(3.0)
+    np.testing.assert_array_equal(np.from_dlpack(Shown(array)), array)
+    assert describe(Shown(array)).shape == (3,)
 
 
 def test_a_capsule_keeps_memory_until_it_is_let_go_of() -> None:
