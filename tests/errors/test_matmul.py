@@ -283,7 +283,7 @@ def test_epilogue_of_other_parameters(epilogue):
         tw.matmul(A, B, epilogue=epilogue)
 
 
-@pytest.mark.parametrize(("result", "kind"), [(None, "NoneType"), ("x", "str"), ((1, 2), "tuple")])
+@pytest.mark.parametrize(("result", "kind"), [(None, "NoneType"), ("x", "str"), (((1,), 2), "tuple")])
 def test_epilogue_that_gives_no_number(result, kind):
     with pytest.raises(tw.LanguageError, match=f"<lambda> returns a {kind}"):
         tw.matmul(A, B, epilogue=lambda acc: result)

@@ -8,13 +8,18 @@ by row on the other side, where C and the others are read as D is written: wide,
 from __future__ import annotations
 
 import tilewright as tw
+from tilewright.kernels._further_kernel import reduce_tile
 
 
 @tw.function
 def finish(plan, acc, thread, D, operands, block, alpha, beta):
-    """Compute and write the block's tile of D from its accumulators."""
-    if operands:
-        finish_rows(plan, acc, thread, D, operands, block, alpha, beta)
+    """Compute and write the block's tile of D, and what it has of further results, from its accumulators."""
+    operands, further = plan.where_stored(operands)
+    for n in tw.static_range(len(further)):
+        if plan.further[n].operation is not None:
+            finish_reduced(plan, n, acc, thread, D, operands, further[n], block, alpha, beta)
+    if operands or further:
+        finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta)
     else:
         finish_fragments(plan, acc, thread, D, block, alpha, beta)
 
@@ -38,7 +43,7 @@ def finish_fragments(plan, acc, thread, D, block, alpha, beta):
 
 
 @tw.function
-def finish_rows(plan, acc, thread, D, operands, block, alpha, beta):
+def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta):
     """Apply the epilogue to one vector of a row of D after another."""
     sums = tw.shared(acc.dtype, plan.smem)
     tw.copy(acc, thread.partition_C(sums))
@@ -47,6 +52,8 @@ def finish_rows(plan, acc, thread, D, operands, block, alpha, beta):
     storer = plan.store.get_slice(thread.thread)
     source, target = by_elements(plan, sums, thread), storer.partition_D(tw.local_tile(D, tile, block))
     addends = [by_elements(plan, tw.local_tile(x, tile, block), thread) for x in operands]
+    places = [n for n in range(len(further)) if plan.further[n].operation is None]
+    stores = [by_elements(plan, tw.local_tile(further[n], tile, block), thread) for n in places]
     row, column = storer.partition_D(tw.local_tile(tw.identity_tensor(D.shape), tile, block))[0]
     down, along = plan.store.tile_shape
     # Where vectors may end early the code for one is long, and is not repeated.
@@ -56,12 +63,47 @@ def finish_rows(plan, acc, thread, D, operands, block, alpha, beta):
             count = tw.where(row + i * down < D.shape[0], D.shape[1] - column - j * along, 0) if guarded else None
             elements = [load_some(x[:, i, j], count) for x in addends]
             values, results = load_some(source[:, i, j], None), tw.registers(D.dtype, target[:, 0, 0].shape)
+            others = [tw.registers(x.dtype, results.shape) for x in stores]
             for n in tw.static_range(tw.size(results)):
-                results[n] = plan.apply(values[n], alpha, beta, [x[n] for x in elements]).to(D.dtype)
+                found = plan.apply_all(values[n], alpha, beta, [x[n] for x in elements])
+                results[n] = found[0].to(D.dtype)
+                rest = plan.further_values(found)
+                for place, other in zip(places, others, strict=True):
+                    other[n] = rest[place]
             if guarded:
                 tw.copy(plan.store, results, target[:, i, j], count=count)
             else:
                 tw.copy(plan.store, results, target[:, i, j])
+            for other, stored in zip(others, stores, strict=True):
+                store_some(other, stored[:, i, j], count)
+
+
+@tw.function
+def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta):
+    """Reduce the values of further result `n` in the block's tile, through the same shared memory."""
+    sums = tw.shared(acc.dtype, plan.smem)
+    tw.copy(acc, thread.partition_C(sums))
+    tw.sync_threads()
+    tile = plan.smem.shape
+    storer = plan.store.get_slice(thread.thread)
+    source, reduced = by_elements(plan, sums, thread), sums.recast(plan.further[n].dtype)
+    reduced_parts = by_elements(plan, reduced, thread)
+    addends = [by_elements(plan, tw.local_tile(x, tile, block), thread) for x in operands]
+    row, column = storer.partition_D(tw.local_tile(tw.identity_tensor(D.shape), tile, block))[0]
+    down, along = plan.store.tile_shape
+    guarded = plan.guard_rows or plan.guard_columns
+    for j in tw.static_range(tw.size(source.shape[2])):
+        for i in tw.range(tw.size(source.shape[1]), unroll=1 if guarded else 4):
+            count = tw.where(row + i * down < D.shape[0], D.shape[1] - column - j * along, 0) if guarded else None
+            elements = [load_some(x[:, i, j], count) for x in addends]
+            values, results = load_some(source[:, i, j], None), tw.registers(reduced.dtype, source[:, 0, 0].shape)
+            for e in tw.static_range(tw.size(values)):
+                found = plan.apply_all(values[e], alpha, beta, [x[e] for x in elements])
+                results[e] = plan.further_values(found)[n]
+            tw.copy(results, reduced_parts[:, i, j])
+    tw.sync_threads()
+    reduce_tile(plan.further[n], reduced, D.shape, block, thread.thread, plan.store.size, target)
+    tw.sync_threads()  # the memory is written again
 
 
 def by_elements(plan, tensor, thread):
@@ -79,6 +121,14 @@ def load_some(tensor, count):
     else:
         tw.copy(tensor, elements, count=count)
     return elements
+
+
+def store_some(elements, tensor, count):
+    """Store a vector's elements, or the first `count` of them."""
+    if count is None:
+        tw.copy(elements, tensor)
+    else:
+        tw.copy(elements, tensor, count=count)
 
 
 @tw.function

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
+from tilewright.kernels._further_kernel import reduce_part
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 CONSUMER_REGISTERS = 232
@@ -24,9 +25,13 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     begin, count = len(plan.blocks), len(operands) - len(plan.epilogue.numbers)
     scales = operands[:begin]
     epilogue, operands = plan.epilogue.bind(operands[count:]), operands[begin:count]
+    operands, further = epilogue.where_stored(operands)
     if plan.is_swapped:
         A, B = B, A
         D, *operands = (tw.select(x, 1, 0, 2) for x in (D, *operands))
+        kinds = zip(further, epilogue.further, strict=True)
+        further = [tw.select(x, 1, 0, 2) if kind.operation is None else x for x, kind in kinds]
+    operands = (*operands, *further)
     m, _, k = plan.tile
     A, B = once_if_shared(A), once_if_shared(B)
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
@@ -302,6 +307,7 @@ def multiply(plan, state, tA, tB, acc, partial, first, last, scales):
 def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
     """Compute the results of a consumer's accumulators and write them, `plan.part` at a time."""
     row, column, batch = place
+    operands, further = epilogue.where_stored(operands)
     rows, columns = plan.part.tiler_mn
     parts, groups = plan.tile[1] // columns, plan.mma.size // WARPGROUP
     waves = plan.tile[0] // (rows * groups)
@@ -312,9 +318,13 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
             where = ((row * waves + wave) * groups + consumer, parts * column + part)
             elements = [load_part(plan, thread, x[:, :, batch], where) for x in operands]
             out = tw.registers(D.dtype, plan.part.partition_shape((rows, columns), "C"))
+            others = [tw.registers(x.dtype, out.shape) for x in epilogue.further]
             for i in tw.static_range(count):
                 value = of_part(acc, i, wave, part * count)
-                out[i] = epilogue.apply(value, alpha, beta, [x[i] for x in elements]).to(D.dtype)
+                found = epilogue.apply_all(value, alpha, beta, [x[i] for x in elements])
+                out[i] = found[0].to(D.dtype)
+                for other, value in zip(others, epilogue.further_values(found), strict=True):
+                    other[i] = value
             if plan.stores_boxes:
                 # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
                 is_free = (plan.is_ping_pong or plan.peers > 1) and wave == part == 0
@@ -322,6 +332,18 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
             else:
                 tile = tw.local_tile(D[:, :, batch], (rows, columns), where, guard=True)
                 tw.copy(out, thread.partition_C(tile))
+            for n in tw.static_range(len(further)):
+                put(plan, epilogue.further[n], others[n], further[n][:, :, batch], D.shape[:2], where)
+
+
+@tw.function
+def put(plan, kind, values, target, extents, where):
+    """Store the values of a further result of a part, or what they leave of each row or column."""
+    if kind.operation is None:
+        tile = tw.local_tile(target, plan.part.tiler_mn, where, guard=True)
+        tw.copy(values, plan.part.get_slice(tw.thread_idx.x % WARPGROUP).partition_C(tile))
+    else:
+        reduce_part(kind, plan.part, values, extents, where, target)
 
 
 def of_part(acc, i, wave, first):

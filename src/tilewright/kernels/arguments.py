@@ -24,6 +24,7 @@ from tilewright.kernels.arrangement import (
     extents_of,
 )
 from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.further import Asked, reduced_type
 from tilewright.kernels.problem import BLOCK, FP8_FAST, Blocks, Operand, Problem, Types, check_addend, types_of
 from tilewright.runtime.addresses import may_overlap_itself
 from tilewright.runtime.arrays import ArrayInfo, common_device
@@ -34,7 +35,8 @@ from tilewright.runtime.dlpack import row_major
 class Options:
     """What a call asks for beside its arrays.
 
-    `reads_c`: beta is not 0. So many of the last arrays as `scales` are factors of the accumulators.
+    `reads_c`: beta is not 0. The last arrays are those of `further` results, and before them so many as `scales` are
+    factors of the accumulators.
     """
 
     precision: str | None = None
@@ -42,9 +44,10 @@ class Options:
     reads_c: bool = False
     function: ElementFunction | None = None
     scales: int = 0
+    further: tuple[Asked, ...] = ()
 
 
-# The places of a call's arrays: these, then those that the epilogue captures, then scales.
+# The places of a call's arrays: these, then those that the epilogue captures, then scales, then further results.
 A, B, OUT, C, BIAS = range(5)
 NAMES = ("a", "b", "out", "c", "bias")
 
@@ -93,22 +96,29 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         out = ArrayInfo(VECTOR_BYTES, extents.result, row_major(extents.result), types.out, device)
         inputs = replace(inputs, arrays=(a, b, out, *inputs.arrays[C:]))
     _check_out(out, extents)
-    first_scale = len(inputs.arrays) - options.scales
+    first_further = len(inputs.arrays) - len(options.further)
+    first_scale = first_further - options.scales
     strides = {
         place: _broadcast(inputs.names[place], inputs.of(place), extents) for place in given if C <= place < first_scale
     }
-    scales, blocks = _scales(inputs, range(first_scale, len(inputs.arrays)), types, extents)
+    scales, blocks = _scales(inputs, range(first_scale, first_further), types, extents)
+    further = dict(zip(range(first_further, len(inputs.arrays)), options.further, strict=True))
     for place in (C, BIAS):
         if place in strides:
             check_addend(inputs.names[place], inputs.of(place).dtype, types.accumulator)
     strides = {**scales, **strides}  # in the order in which the epilogue takes them
     addends = tuple(place for place in strides if place != C or options.reads_c)
-    operands = (*blocks, *addends)
+    operands = (*blocks, *addends, *further)
+    is_reduced = any(one.operation is not None for one in further.values())
+    if is_reduced and not (extents.rows and extents.columns):
+        raise ArgumentError(
+            "also asks for a reduction, and a or b is a vector", help="pass matrices: a[None, :] or b[:, None]"
+        )
     arrangement = None
     if 0 not in extents.result:
-        steps = [strides[place] for place in addends]
+        steps = [*(strides[place] for place in addends), *(_further_strides(one, extents) for one in further.values())]
         factors = (a.shape, a.strides), (b.shape, b.strides)
-        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()))
+        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=not is_reduced)
     is_swapped = arrangement is not None and arrangement.is_swapped
     problem = Problem(
         *_matrices(inputs, extents, arrangement),
@@ -122,8 +132,43 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         scales=tuple(inputs.of(place).dtype for place in scales),
         blocks=tuple(Blocks("A" if x.of_a is not is_swapped else "B", x.rows) for x in blocks.values()),
         sums_stay=types.sums_stay,
+        further=tuple(one.of(reduced_type(types.accumulator, out.dtype), is_swapped) for one in further.values()),
     )
     return ArrangedProblem(problem, inputs, arrangement, operands)
+
+
+def further_infos(
+    further: Sequence[Asked],
+    given: Sequence[ArrayInfo | None],
+    asked: DType | None,
+    precision: str | None,
+    *,
+    has_epilogue: bool,
+) -> tuple[ArrayInfo, ...]:
+    """Return what arrays of further results are, for a call whose a, b and out, or None, are `given`."""
+    a, b, out = given[A], given[B], given[OUT]
+    assert a is not None and b is not None
+    if not further:
+        return ()
+    extents = extents_of(a.shape, b.shape)
+    types = types_of(a.dtype, b.dtype, _out_dtype(out, asked), precision, has_epilogue=has_epilogue)
+    reduced = reduced_type(types.accumulator, types.out)
+    shapes = [one.shape(extents.result) for one in further]
+    kinds = [reduced if one.dtype is None else one.dtype for one in further]
+    return tuple(
+        ArrayInfo(VECTOR_BYTES, shape, row_major(shape), kind, a.device)
+        for shape, kind in zip(shapes, kinds, strict=True)
+    )
+
+
+def _further_strides(one: Asked, extents: Extents) -> Shape:
+    """Return the strides of a row-major further result, by the modes of the result."""
+    shape = one.shape(extents.result)
+    if one.operation is None:
+        return row_major(shape)
+    place = len(extents.result) + one.axis
+    strides = row_major(shape)
+    return (*strides[:place], 0, *strides[place:])
 
 
 def _compute(compute: DType, b: DType, arrangement: Arrangement | None) -> DType:

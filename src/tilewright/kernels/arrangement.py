@@ -184,11 +184,12 @@ _D, _A, _B = range(3)
 
 def arrange(
     extents: Extents, d: Shape, a: tuple[Shape, Shape], b: tuple[Shape, Shape], operands: Sequence[Shape],
-    blocks: Sequence[BlockSteps] = (),
+    blocks: Sequence[BlockSteps] = (), *, folds: bool = True,
 ) -> Arrangement:  # fmt: skip
     """Return the arrangement for the strides of the result, of a and b with their shapes, of operands and blocks.
 
-    Those of the operands are broadcast to the result already. No extent but K is 0.
+    Those of the operands are broadcast to the result already. No extent but K is 0. Where it `folds`, modes of the
+    batch may become rows or columns.
     """
     batch, rows, columns = extents.batch, int(extents.rows), int(extents.columns)
     # A block's strides count where a row of it is a row of the operand; others are of use for the batch alone.
@@ -210,9 +211,9 @@ def arrange(
         for i, extent in enumerate(batch)
         if extent > 1
     ]
-    if not any(x.of_a and x.rows > 1 for x in blocks):
+    if folds and not any(x.of_a and x.rows > 1 for x in blocks):
         m, modes = _fold(m, modes, without=_B)
-    if not any(not x.of_a and x.rows > 1 for x in blocks):
+    if folds and not any(not x.of_a and x.rows > 1 for x in blocks):
         n, modes = _fold(n, modes, without=_A)
     modes = _join(modes)
     is_swapped = m.strides[_D] == 1 and m.extent > 1 and not (n.strides[_D] == 1 and n.extent > 1)

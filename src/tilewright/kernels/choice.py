@@ -109,6 +109,7 @@ class Explanation:
                 "elements": [str(dtype) for dtype in problem.elements],
                 "scales": [str(dtype) for dtype in problem.scales],
                 "blocks": [str(blocks) for blocks in problem.blocks],
+                "further": [str(further) for further in problem.further],
                 "computes_transpose": self.is_swapped,
                 "packed_first": _names("ab", self.packed),
                 "launches": self.launches,

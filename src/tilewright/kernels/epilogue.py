@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms import UniversalCopy
 from tilewright.dtypes import DType
-from tilewright.kernels.problem import Problem
+from tilewright.errors import LanguageError
+from tilewright.kernels.problem import Further, Problem
 from tilewright.layout import ComposedLayout, Layout, Swizzle
 from tilewright.tiled import TiledCopy, make_tiled_copy
 from tilewright.trace.host_numbers import NumberUse
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class ElementEpilogue:
     """D = function(alpha * scales... * accumulators + beta * C + bias, further elements...), rounded once.
 
-    The operands arrive in this order: as many scales as `scales` says, C, bias, those of the function, and then the
-    `numbers` that the function uses.
+    The operands arrive in this order: as many scales as `scales` says, C, bias, those of the function, where `further`
+    results go, and then the `numbers` that the function uses.
     """
 
     has_c: bool
@@ -31,12 +32,15 @@ class ElementEpilogue:
     function: Callable[..., Any] | None  # Any: device numbers
     numbers: tuple[NumberUse, ...] = field(default=(), kw_only=True)
     scales: int = field(default=0, kw_only=True)
+    further: tuple[Further, ...] = field(default=(), kw_only=True)
 
     @classmethod
     def of(cls, problem: Problem) -> ElementEpilogue:
         """Return the epilogue of a problem, whose numbers are not known yet."""
         function: Any = problem.epilogue  # Any: hashable and called, which no type says
-        return ElementEpilogue(problem.has_c, problem.has_bias, function, scales=len(problem.scales))
+        return ElementEpilogue(
+            problem.has_c, problem.has_bias, function, scales=len(problem.scales), further=problem.further
+        )
 
     def bind(self, numbers: Sequence[Scalar]) -> Self:
         """Return the plan for a kernel that was given these numbers."""
@@ -47,6 +51,10 @@ class ElementEpilogue:
 
     def apply(self, total: Any, alpha: Any, beta: Any, elements: list[Any]) -> Any:  # Any: device numbers
         """Return the result for one element of D, from its accumulator and the operands' elements there."""
+        return self.apply_all(total, alpha, beta, elements)[0]
+
+    def apply_all(self, total: Any, alpha: Any, beta: Any, elements: list[Any]) -> tuple[Any, ...]:
+        """Return the result for one element of D, and the values of further results."""
         rest = list(elements[self.scales :])
         total = alpha * total
         for scale in elements[: self.scales]:
@@ -55,7 +63,26 @@ class ElementEpilogue:
             total = beta * rest.pop(0).to(total.dtype) + total
         if self.has_bias:
             total = total + rest.pop(0).to(total.dtype)
-        return total if self.function is None else self.function(total, *rest)
+        found = total if self.function is None else self.function(total, *rest)
+        values = found if isinstance(found, tuple) else (found,) * (1 + len(self.further))
+        if len(values) != 1 + len(self.further):
+            raise LanguageError(
+                f"the epilogue returns {len(values)} values, and the product has {1 + len(self.further)} results",
+                help="one for each: out, and behind it those of also="
+                if self.further
+                else "also= asks for more results",
+            )
+        return values
+
+    def further_values(self, values: tuple[Any, ...]) -> list[Any]:
+        """Return the values of further results, as they are stored or reduced."""
+        found = zip(values[1:], self.further, strict=True)
+        return [(abs(value) if x.operation == "amax" else value).to(x.dtype) for value, x in found]
+
+    def where_stored(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the operands that are read, and those to which further results go."""
+        read = len(operands) - len(self.further)
+        return list(operands[:read]), list(operands[read:])
 
 
 @dataclass(frozen=True)
@@ -80,7 +107,7 @@ def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> Epil
     beside = min(columns // width, threads)
     atom = UniversalCopy(width * problem.d.dtype.bits)
     # Padded by 8 elements, rows that a warp writes at once begin in different banks; 16 keep bytes aligned to 16.
-    staged = problem.accumulator if problem.operands else problem.d.dtype
+    staged = problem.accumulator if problem.operands or problem.further else problem.d.dtype
     row = columns + (16 if staged.bits == 8 else 8)
     function: Any = problem.epilogue  # Any: hashable and called, which no type says
     return EpiloguePlan(
@@ -93,6 +120,7 @@ def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> Epil
         guard_rows=problem.m % rows != 0,
         guard_columns=problem.n % columns != 0,
         scales=len(problem.scales),
+        further=problem.further,
     )
 
 
@@ -109,7 +137,7 @@ def _without_conflicts(smem: Layout, read: int, staged: DType) -> Layout | Compo
 def _store_width(problem: Problem, columns: int, rows: int, threads: int) -> int:
     """Return how many elements of D one store writes, and how many of each operand go with it: 16 bytes at most."""
     d = problem.d
-    widest = max(x.bytes for x in (d.dtype, *problem.operands))
+    widest = max(x.bytes for x in (d.dtype, *problem.operands, *(x.dtype for x in problem.further)))
     width = max(min(d.alignment // d.dtype.bytes, 16 // widest), 1) if d.major == "MN" else 1
     while width > 1:
         beside = min(columns // width, threads)

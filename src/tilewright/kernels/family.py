@@ -124,6 +124,8 @@ class Family(ABC):
     is_simulated: ClassVar[bool] = True  # whether calls that run in the simulator may take it
     takes_parts: ClassVar[bool] = False  # whether the kernel multiplies float32 in parts where the problem asks for it
 
+    takes_further: ClassVar[bool] = False  # whether the kernel has results beside D where the problem asks for them
+
     @abstractmethod
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return the configurations to consider for a problem, legal or not; none where the family is not for it."""
@@ -154,7 +156,7 @@ class Family(ABC):
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
         """Return every configuration for a problem: those that can run with a prediction, the others with a reason."""
-        if problem.parts is not None and not self.takes_parts:
+        if (problem.parts is not None and not self.takes_parts) or (problem.further and not self.takes_further):
             return []
         needs = self.needs(problem)
         packed = _unmet(problem, problem.a, needs.a), _unmet(problem, problem.b, needs.b)
@@ -171,6 +173,8 @@ class Family(ABC):
         misplaced = needs.d.unmet(problem.d)
         found = []
         for configuration in self.configurations(read, machine.arch):
+            if problem.further and configuration.splits > 1:  # no block has whole sums
+                continue
             resources = self.resources(read, configuration, machine.arch)
             if misplaced and not resources.rejection:
                 resources = replace(resources, rejection=f"D cannot be written: {misplaced}")

@@ -78,23 +78,29 @@ class ElementFunction:
         self._constants = constants
         self._uses: dict[tuple[DType, ...], tuple[NumberUse, ...]] = {}
 
-    def __call__(self, accumulator: Any, *elements: Any) -> Scalar:
+    def __call__(self, accumulator: Any, *elements: Any) -> Scalar | tuple[Scalar, ...]:
         return self.apply(accumulator, elements, Uses({}))
 
-    def apply(self, accumulator: Any, elements: Sequence[Any], uses: Uses) -> Scalar:
-        """Return the result for an accumulator; `uses` has the numbers that are not compiled in."""
+    def apply(self, accumulator: Any, elements: Sequence[Any], uses: Uses) -> Scalar | tuple[Scalar, ...]:
+        """Return the result for an accumulator, or several; `uses` has the numbers that are not compiled in."""
         numbers = [
             self._constants[place] if place in self._constants else HostNumber(captured_number(place), kind, uses)
             for place, kind in enumerate(self._template.kinds)
         ]
         result = self._template.build(_Given(elements, numbers))(accumulator)
-        if not isinstance(result, Scalar) and scalar_type(result) is None:
-            raise LanguageError(
-                f"the epilogue {self.name} returns a {type(result).__name__}", help="return one number: the result"
-            )
-        return as_scalar(result)
+        if issubclass(type(result), (tuple, list)):  # not isinstance, which what stands for a number takes note of
+            return tuple([self._number(value) for value in result])
+        return self._number(result)
 
-    def bind(self, uses: Sequence[NumberUse], numbers: Sequence[Scalar]) -> Callable[..., Scalar]:
+    def _number(self, value: Any) -> Scalar:
+        if not isinstance(value, Scalar) and scalar_type(value) is None:
+            raise LanguageError(
+                f"the epilogue {self.name} returns a {type(value).__name__}",
+                help="return one number: the result; and with also= one more for each of those",
+            )
+        return as_scalar(value)
+
+    def bind(self, uses: Sequence[NumberUse], numbers: Sequence[Scalar]) -> Callable[..., Scalar | tuple[Scalar, ...]]:
         """Return the function in a kernel that was given these numbers for those uses."""
         given = Uses(dict(zip(uses, numbers, strict=True)))
         return lambda accumulator, *elements: self.apply(accumulator, elements, given)

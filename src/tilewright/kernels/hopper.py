@@ -22,7 +22,8 @@ from tilewright.errors import LayoutError
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
-from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, HopperConfiguration, plan_for
+from tilewright.kernels.further import Parts, launch_further
+from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, WARPGROUP, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, workspace_bytes
@@ -34,6 +35,7 @@ from tilewright.transactions import ROW
 # 16 took 0.2 to 0.9 % less than of 8 (4096 and 8192 cubed, example 05 on an H200).
 _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
+WARP = 32
 SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 _NARROW = (8, 16, 32, 64)  # extents along which D is narrow
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
@@ -104,6 +106,7 @@ class Hopper(Family):
     """TMA, wgmma and roles, on GPUs of sm_90a."""
 
     name = "hopper"
+    takes_further = True
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
@@ -190,9 +193,13 @@ class Hopper(Family):
             first = _kernel(len(problem.blocks), c.cluster_size)[blocks, THREADS]
             return launch_splits(problem, c.splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        further = len(problem.blocks) + len(problem.operands) + len(numbers)
+        further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers)
         launcher = _kernel(further, c.cluster_size)[blocks, THREADS]
-        return KernelLaunch(launcher, plan, numbers, launcher.repeat)
+        # A part of each row from a tile of registers, and of each column from each of its warps.
+        height, width = plan.part.tiler_mn
+        along, down = -(-columns // width), -(-rows // height) * WARPGROUP // WARP
+        parts = Parts(down, along) if c.is_swapped else Parts(along, down)
+        return launch_further(problem, parts, launcher, plan, numbers)
 
 
 HOPPER = Hopper()

@@ -84,6 +84,7 @@ class HopperParts(Hopper):
 
     name = "hopper in parts"
     takes_parts = True
+    takes_further = False
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return the tiles of the table; none for other targets, other precisions, and K = 0."""

@@ -166,9 +166,9 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         raise LayoutError(f"a tile of {m} rows is not divided by {groups} x {ROWS} rows of instructions")
     atom = instruction_for(a.dtype, b.dtype, n, (a.major, b.major), problem.compute)
     d = problem.accumulator if splits > 1 else problem.d.dtype
-    has_operands = bool(problem.operands) and splits == 1
+    beside = max(bool(problem.operands), len(problem.further)) if splits == 1 else 0
     boxes = not swapped and (splits > 1 or (problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES))
-    columns = _part_columns(n, d.bytes, boxes and d.bytes in (2, 4), has_operands)
+    columns = _part_columns(n, d.bytes, boxes and d.bytes in (2, 4), beside)
     boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
     part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
     rows_of = _k_major(d, columns) if boxes else Layout((8, columns), (columns, 1))
@@ -192,10 +192,16 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         mma,
         part,
         make_tiled_copy_C(write, part),
-        ElementEpilogue.of(problem) if splits == 1 else ElementEpilogue(False, False, None),
+        _epilogue(problem, swapped) if splits == 1 else ElementEpilogue(False, False, None),
         (a.dtype.bytes, d.bytes),
         scale_reads(problem, mma, (m, n), swapped),
     )
+
+
+def _epilogue(problem: Problem, swapped: bool) -> ElementEpilogue:
+    """Return the epilogue of a problem for a kernel that may compute the transpose."""
+    found = ElementEpilogue.of(problem)
+    return replace(found, further=tuple(x.transposed for x in found.further)) if swapped else found
 
 
 def instruction_for(a: DType, b: DType, n: int, majors: tuple[str, str], compute: DType) -> MMAAtom:
@@ -211,9 +217,13 @@ def instruction_for(a: DType, b: DType, n: int, majors: tuple[str, str], compute
     return made
 
 
-def _part_columns(n: int, bytes: int, boxes: bool, has_operands: bool) -> int:
-    """Return how many columns of a tile are finished at a time: whole swizzled rows where results pass by TMA."""
-    most = _PART_BYTES // bytes if boxes and not has_operands else _PART_COLUMNS
+def _part_columns(n: int, bytes: int, boxes: bool, beside: int) -> int:
+    """Return how many columns of a tile are finished at a time: whole swizzled rows where results pass by TMA.
+
+    So many operands or further results as `beside` are in registers too; all operands count for one.
+    """
+    most = _PART_BYTES // bytes if boxes and not beside else _PART_COLUMNS
+    most = max(most >> max(beside.bit_length() - 1, 0), 8)
     sizes = [c for c in range(8, min(most, n) + 1, 8) if n % c == 0 and (c <= 32 or c % 16 == 0)]
     whole = [c for c in sizes if c * bytes % ROW == 0] if boxes else []
     return max(whole or sizes)

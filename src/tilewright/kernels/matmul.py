@@ -14,12 +14,23 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
 from tilewright.frames import hide_frames, hiding_frames
-from tilewright.kernels.arguments import NAMES, OUT, ArrangedProblem, C, Inputs, Options, arrange_problem
+from tilewright.kernels.arguments import (
+    NAMES,
+    OUT,
+    ArrangedProblem,
+    C,
+    Inputs,
+    Options,
+    arrange_problem,
+    further_infos,
+)
 from tilewright.kernels.choice import Explanation, all_candidates, fastest
 from tilewright.kernels.dispatch import CallPlan, machine_of, plan_call
 from tilewright.kernels.functions import Captured, captured
+from tilewright.kernels.further import Asked, asked, write_nothing
 from tilewright.kernels.model import Machine
 from tilewright.kernels.quantized import Quantized
+from tilewright.kernels.results import handed_over, maker_for
 from tilewright.kernels.weight_arguments import arrange_weights
 from tilewright.kernels.weights import WeightFormat
 from tilewright.kernels.winners import winner_among
@@ -56,6 +67,7 @@ class Matmul:
         precision: str | None = None,
         scale_a: Any = None,
         scale_b: Any = None,
+        also: Any = (),
     ) -> Any:
         """Return epilogue(alpha * scale_a * scale_b * (a @ b) + beta * c + bias), rounded once to `out_dtype`.
 
@@ -118,6 +130,14 @@ class Matmul:
         functools.partial(f, scale=y) calls f(accumulator, scale=element). `if` and loops on device values need a
         function made with def, as `tw.function` does.
 
+        **also** asks for more results, which come behind this one in a tuple: a list of element types, for results of
+        the same shape, and of pairs of an operation ("sum", "max", "min", "amax") and an axis (-1, -2), for reductions
+        of values before they are rounded. The epilogue returns a value for each, or one for all.
+
+        >>> y, sums = tw.matmul(a, b, also=[("sum", -2)])
+        >>> bool((sums == y.sum(-2)).all())
+        True
+
         Raises `ArgumentError` for arguments that do not fit together, before anything is written; for tensors that
         require a gradient, unless in torch.no_grad(), as none would flow (see `tw.torch.matmul`); and where the GPU has
         no kernel for the element types.
@@ -145,6 +165,8 @@ class Matmul:
             if scale_a is not None or scale_b is not None:
                 alpha, scaled, factors = _scales(alpha, scale_a, scale_b, weights)
                 arrays = (*arrays, *factors)
+            if also != ():
+                return _compute_also(asked(also), arrays, found, alpha, beta, out_dtype, precision, weights, scaled)
             return _compute(arrays, found, alpha, beta, out_dtype, precision, weights, scaled)
         except Exception as error:
             hide_frames(error)
@@ -166,6 +188,7 @@ class Matmul:
         precision: str | None = None,
         scale_a: Any = None,
         scale_b: Any = None,
+        also: Any = (),
         arch: Arch | str | None = None,
     ) -> Explanation:
         """Return how a call with these arguments would be computed: the problem, all candidates, and the choice.
@@ -197,8 +220,14 @@ class Matmul:
         arrays = (*arrays, *factors)
         names = _names(function, weights, scaled)
         infos = tuple(None if x is None else _describe(name, x) for name, x in zip(names, arrays, strict=True))
-        asked = None if out_dtype is None else _element_type(out_dtype)
-        options = Options(precision, asked, beta != 0, function.function if function else None, len(scaled))
+        asked_type = None if out_dtype is None else _element_type(out_dtype)
+        further = asked(also) if also != () else ()
+        _check_also(further, weights)
+        infos += further_infos(further, infos, asked_type, precision, has_epilogue=function is not None)
+        names += tuple(one.name(place) for place, one in enumerate(further))
+        options = Options(
+            precision, asked_type, beta != 0, function.function if function else None, len(scaled), further
+        )
         arranged = _arrange(Inputs(infos, names), options, weights)
         problem, arrangement = arranged.problem, arranged.arrangement
         machine = machine_of(arranged.inputs.of(OUT).device) if arch is None else Machine.of(_arch(arch))
@@ -226,6 +255,7 @@ class Matmul:
         precision: str | None = None,
         scale_a: Any = None,
         scale_b: Any = None,
+        also: Any = (),
     ) -> PreparedMatmul:
         """Return this product packed for the driver: calling it computes it, for the driver's time and little more.
 
@@ -253,7 +283,7 @@ class Matmul:
         with prepare_launches() as launches:
             result = self(
                 a, b, out=out, alpha=alpha, beta=beta, c=c, bias=bias, epilogue=epilogue, out_dtype=out_dtype,
-                precision=precision, scale_a=scale_a, scale_b=scale_b,
+                precision=precision, scale_a=scale_a, scale_b=scale_b, also=also,
             )  # fmt: skip
         return PreparedMatmul(result, tuple(launches))
 
@@ -289,10 +319,11 @@ def _compute(
     precision: str | None,
     weights: WeightFormat | None = None,
     scaled: tuple[str, ...] = (),
+    further: tuple[Asked, ...] = (),
 ) -> Any:
     """Compute a call whose numbers and epilogue were looked at."""
-    is_plain = found is None and weights is None and not scaled
-    names = NAMES if is_plain else _names(found, weights, scaled)
+    is_plain = found is None and weights is None and not scaled and not further
+    names = NAMES if is_plain else _names(found, weights, scaled, further)
     function = None if found is None else found.function
     reads_c = bool(beta != 0)
     signature, arguments = _signature(names), (*arrays, precision, out_dtype, reads_c, function, weights)
@@ -310,13 +341,13 @@ def _compute(
         # Without owners: what is remembered of a call must not keep its arrays.
         infos = tuple(replace(x, owner=None) if isinstance(x, ArrayInfo) else None for x in known[: len(arrays)])
         arranged = _arrange(
-            Inputs(infos, names), Options(precision, out_dtype, reads_c, function, len(scaled)), weights
+            Inputs(infos, names), Options(precision, out_dtype, reads_c, function, len(scaled), further), weights
         )
         try:
             planned = plan_call(arranged, arrays, plan.starts)
         except NeedsConstant:
             assert found is not None
-            return _compute(arrays, found.again(), alpha, beta, out_dtype, precision, weights, scaled)
+            return _compute(arrays, found.again(), alpha, beta, out_dtype, precision, weights, scaled, further)
         call.kernel = planned
     if planned.tensors:
         _refuse_gradients(names, arrays, planned.tensors)
@@ -325,15 +356,47 @@ def _compute(
         result, pointer = planned.make()
         arrays, out_dtype = (*arrays[:OUT], result, *arrays[C:]), None
         if pointer % VECTOR_BYTES:  # decided for one that is aligned
-            return _compute(arrays, found, alpha, beta, out_dtype, precision, weights, scaled)
+            return _compute(arrays, found, alpha, beta, out_dtype, precision, weights, scaled, further)
     if found is None:
         planned.run(arrays, values, described, alpha, beta, pointer)
         return arrays[OUT] if planned.hands_over is None else planned.hands_over(arrays[OUT])
     try:
         planned.run(arrays, values, described, alpha, beta, pointer, found.numbers)
     except NeedsConstant:  # the function did in the kernel what it did not do by itself; nothing is written yet
-        return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision, weights, scaled)
+        return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision, weights, scaled, further)
     return arrays[OUT] if planned.hands_over is None else planned.hands_over(arrays[OUT])
+
+
+def _compute_also(
+    further: tuple[Asked, ...],
+    arrays: tuple[Any, ...],
+    found: Captured | None,
+    alpha: Any,
+    beta: Any,
+    out_dtype: DType | None,
+    precision: str | None,
+    weights: WeightFormat | None,
+    scaled: tuple[str, ...],
+) -> tuple[Any, ...]:
+    """Compute a call with further results, which are made here."""
+    _check_also(further, weights)
+    infos = tuple(None if x is None else _describe(name, x) for name, x in zip(NAMES, arrays[: OUT + 1], strict=False))
+    made_of = further_infos(further, infos, out_dtype, precision, has_epilogue=found is not None)
+    adapter = adapter_for(arrays[0])
+    assert adapter is not None
+    made = tuple(maker_for(adapter.library, x.shape, x.dtype, x.device)()[0] for x in made_of)
+    result = _compute((*arrays, *made), found, alpha, beta, out_dtype, precision, weights, scaled, further)
+    if 0 in result.shape:
+        for one, array, info in zip(further, made, made_of, strict=True):
+            write_nothing(one, array, info.shape, info.dtype)
+    return (result, *handed_over(made)) if adapter.library == "jax" else (result, *made)
+
+
+def _check_also(further: tuple[Asked, ...], weights: WeightFormat | None) -> None:
+    if further and weights is not None:
+        raise ArgumentError(
+            "also= asks for more results, and b is quantised weights", help="multiply by weights.dequantised()"
+        )
 
 
 @lru_cache(maxsize=256)
@@ -351,9 +414,14 @@ def _arrange(inputs: Inputs, options: Options, weights: WeightFormat | None) -> 
 
 
 def _names(
-    found: Captured | None, weights: WeightFormat | None = None, scaled: tuple[str, ...] = ()
+    found: Captured | None,
+    weights: WeightFormat | None = None,
+    scaled: tuple[str, ...] = (),
+    further: tuple[Asked, ...] = (),
 ) -> tuple[str, ...]:
     """Return what a call's arrays are called in errors."""
+    if further:
+        return (*_names(found, weights, scaled), *(one.name(place) for place, one in enumerate(further)))
     if scaled:
         return (*_names(found, weights), *scaled)
     if weights is not None:

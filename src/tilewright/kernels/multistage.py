@@ -18,6 +18,7 @@ from tilewright.errors import LayoutError
 from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.further import Parts, launch_further
 from tilewright.kernels.model import Machine, Prediction, StepTimes, Tiling, predict_waves, resident_blocks
 from tilewright.kernels.multistage_plan import Plan, instruction_for, plan_for
 from tilewright.kernels.problem import Configuration, Operand, Problem
@@ -136,6 +137,7 @@ class Multistage(Family):
 
     name = "multistage"
     takes_parts = True
+    takes_further = True
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return the table for the element type, what was measured and what was not, and each with splits of K."""
@@ -186,9 +188,10 @@ class Multistage(Family):
             first = _kernel(len(problem.blocks))[blocks, plan.threads]
             return launch_splits(problem, splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        further = len(problem.blocks) + len(problem.operands) + len(numbers)
+        further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers)
         launcher = _kernel(further)[blocks, plan.threads]
-        return KernelLaunch(launcher, plan, numbers, launcher.repeat)
+        parts = Parts(of_rows=-(-problem.n // tile_n), of_columns=-(-problem.m // tile_m))
+        return launch_further(problem, parts, launcher, plan, numbers)
 
 
 def _plan_for(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:

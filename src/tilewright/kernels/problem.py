@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilewright import dtypes as t
@@ -47,6 +47,26 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Further:
+    """A result beside D, of values that the epilogue computes: all of them, or an `operation` over them.
+
+    Over "M" a value is left of each column, over "N" of each row.
+    """
+
+    dtype: DType
+    operation: Literal["sum", "max", "min", "amax"] | None = None
+    over: Literal["M", "N"] | None = None
+
+    def __str__(self) -> str:
+        return str(self.dtype) if self.operation is None else f"{self.operation} over {self.over} in {self.dtype}"
+
+    @property
+    def transposed(self) -> Further:
+        """The same result of the transposed matrix."""
+        return self if self.over is None else replace(self, over="N" if self.over == "M" else "M")
+
+
+@dataclass(frozen=True)
 class Problem:
     """D[m, n, l] = epilogue(alpha * s[m, n, l] * sum over k of A[m, k, l] * B[n, k, l] + beta * C + bias).
 
@@ -60,7 +80,8 @@ class Problem:
     C and bias are converted to it. D is contiguous along N ("MN") or along neither mode ("none").
 
     `epilogue` is None or a function called as `epilogue(accumulator, *elements)`, with one element for each type in
-    `elements`; it is equal to others that mean the same.
+    `elements`; it is equal to others that mean the same. Where there are `further` results it returns a value for each
+    of them behind that of D, or one value for all.
     """
 
     m: int
@@ -81,6 +102,7 @@ class Problem:
     scales: tuple[DType, ...] = ()
     blocks: tuple[Blocks, ...] = ()
     sums_stay: bool = False
+    further: tuple[Further, ...] = ()
 
     @property
     def promotes(self) -> bool:
@@ -117,7 +139,8 @@ class Problem:
         b = self.n * self.k * self.b.dtype.bytes if self.weights is None else self.weights.bytes
         d = self.m * self.n * self.d.dtype.bytes
         c = self.m * self.n * self.c.bytes if self.c is not None else 0
-        return (a + b + c + d) * self.batch
+        stored = sum(x.dtype.bytes for x in self.further if x.operation is None)
+        return (a + b + c + d + self.m * self.n * stored) * self.batch
 
 
 @dataclass(frozen=True)
