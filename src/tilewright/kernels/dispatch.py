@@ -19,7 +19,7 @@ from tilewright.kernels.arrangement import Arrangement, Placement, broadcast_str
 from tilewright.kernels.choice import all_candidates, fastest, simulated_families
 from tilewright.kernels.family import Candidate, KernelLaunch
 from tilewright.kernels.model import Machine
-from tilewright.kernels.packing import Packing, maker_of, packing_for
+from tilewright.kernels.packing import Packing, maker_of, pack_both, packing_for
 from tilewright.kernels.problem import Problem
 from tilewright.kernels.results import Maker, adapter_of_results, handed_over, maker_for
 from tilewright.kernels.winners import is_forced, winner_among
@@ -118,9 +118,13 @@ class CallPlan:
                 if index is not None:
                     owner, stream = described[index].owner, described[index].stream
                 views.append(kind(pointer, placement.shape, placement.strides, dtype, device, writable, owner, stream))
-            for place, packing in enumerate(self.packings, 1):
-                if packing is not None:
-                    views[place] = packing.pack(views[place])
+            first, second = self.packings
+            if first is not None and second is not None:
+                views[1:3] = pack_both(first, second, views[1], views[2])
+            elif first is not None:
+                views[1] = first.pack(views[1])
+            elif second is not None:
+                views[2] = second.pack(views[2])
             arguments = (views[0], views[1], views[2], alpha, beta, kernel.plan, *views[3:], *numbers)
             if self.make_workspace is not None:
                 arguments = (self._workspace(views[1]), *arguments)

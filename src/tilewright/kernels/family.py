@@ -165,11 +165,9 @@ class Family(ABC):
             a=packed_operand(problem.a) if packed[0] else problem.a,
             b=packed_operand(problem.b) if packed[1] else problem.b,
         )
-        before = 0.0
-        if packed[0]:
-            before += packing_us(problem.a, problem.m, problem.k, problem.batch, machine)
-        if packed[1]:
-            before += packing_us(problem.b, problem.n, problem.k, problem.batch, machine)
+        sides = zip(packed, (problem.a, problem.b), (problem.m, problem.n), strict=True)
+        bytes = sum(rows * problem.k * problem.batch * x.dtype.bytes for is_packed, x, rows in sides if is_packed)
+        before = packing_us(bytes, machine)
         misplaced = needs.d.unmet(problem.d)
         found = []
         for configuration in self.configurations(read, machine.arch):

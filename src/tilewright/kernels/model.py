@@ -187,9 +187,9 @@ def resident_blocks(threads: int, accumulators: int, shared_bytes: int, arch: Ar
     return max(1, min(blocks_allowed(arch, threads=threads, registers=registers, shared_bytes=shared_bytes).values()))
 
 
-def packing_us(operand: Operand, rows: int, k: int, batch: int, machine: Machine) -> float:
-    """Return what packing an operand takes, which reads and writes it."""
-    return pass_us(2 * rows * k * batch * operand.dtype.bytes, machine)
+def packing_us(bytes: int, machine: Machine) -> float:
+    """Return what packing operands of so many bytes takes, which one launch reads and writes."""
+    return pass_us(2 * bytes, machine) if bytes else 0.0
 
 
 def pass_us(bytes: int, machine: Machine) -> float:

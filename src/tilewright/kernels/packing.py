@@ -7,11 +7,11 @@ predicted time.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import DType
-from tilewright.kernels._packing_kernel import THREADS, TILE, pack_tiles
+from tilewright.kernels._packing_kernel import THREADS, TILE, pack_tiles, pack_tiles_of_two
 from tilewright.kernels.arrangement import Placement
 from tilewright.kernels.problem import Operand
 from tilewright.kernels.results import Maker, maker_for
@@ -34,34 +34,41 @@ class Packing(NamedTuple):
     """What packs one operand of every call of a kind.
 
     `make` gives memory of (batches, rows, row) elements, `shape` and `strides` are those of what the kernel reads of
-    it, and `whole` is the shape that is filled: rows up to their last vector.
+    it, and `whole` is the shape that is filled: rows up to their last vector, by so many `blocks`.
     """
 
-    launch: Any  # Any: a launcher
+    blocks: int
     make: Maker
     shape: tuple[int, int, int]
     strides: tuple[int, int, int]
     whole: tuple[int, int, int]
     across: bool
 
-    def pack(self, source: View) -> View:
-        """Return the packed matrix; the work goes where the source's library has its work go."""
+    def views(self, source: View) -> tuple[View, View, View]:
+        """Return what is filled, what it is filled with, and the packed matrix."""
         memory, pointer = self.make()
         kind, dtype, device = type(source), source.dtype, source.device
         filled = kind(pointer, self.whole, self.strides, dtype, device, True, memory, source.stream)
+        packed = kind(pointer, self.shape, self.strides, dtype, device, False, memory, source.stream)
         if self.whole[2] != source.shape[2]:  # the same matrix for the whole batch
-            source = kind(
-                source.pointer,
-                (*source.shape[:2], 1),
-                source.strides,
-                dtype,
-                device,
-                False,
-                source.owner,
-                source.stream,
-            )
-        self.launch(filled, source, self.across)
-        return kind(pointer, self.shape, self.strides, dtype, device, False, memory, source.stream)
+            once = (*source.shape[:2], 1)
+            read = source.pointer, once, source.strides, dtype, device, False, source.owner, source.stream
+            source = kind(*read)
+        return filled, source, packed
+
+    def pack(self, source: View) -> View:
+        """Return the packed matrix; the work goes where the source's library has its work go."""
+        filled, source, packed = self.views(source)
+        pack_tiles[self.blocks, THREADS](filled, source, self.across)
+        return packed
+
+
+def pack_both(first: Packing, second: Packing, a: View, b: View) -> tuple[View, View]:
+    """Return two packed matrices, by one launch."""
+    (target, source, packed), (other_target, other_source, other) = first.views(a), second.views(b)
+    launch = pack_tiles_of_two[first.blocks + second.blocks, THREADS]
+    launch(target, source, other_target, other_source, first.across, second.across)
+    return packed, other
 
 
 def maker_of(library: str, shape: tuple[int, ...], dtype: DType, device: Device) -> Maker:
@@ -74,10 +81,9 @@ def packing_for(operand: Operand, placement: Placement, library: str, device: De
     rows, k, batch = placement.shape
     copies = 1 if placement.strides[2] == 0 else batch
     row = packed_row(operand, k)
-    grid = (-(-rows // TILE), -(-k // TILE), copies)
     step = rows * row if copies > 1 else 0
     return Packing(
-        pack_tiles[grid, THREADS],
+        -(-rows // TILE) * -(-row // TILE) * copies,
         maker_of(library, (copies, rows, row), operand.dtype, device),
         placement.shape,
         (row, 1, step),
