@@ -1,9 +1,10 @@
-"""`tw.matmul` with epilogues, batches of small products, and 8-bit floats with scales, on one GPU, against torch.
+"""`tw.matmul` with epilogues, further results, batches of small products, and scales, on one GPU, against torch.
 
     python -m benchmarks.fused [--only GROUP ...] [--json FILE]
 
 gelu(x W^T + b) is compared with torch eager, torch.compile (max-autotune without CUDA graphs), cuBLASLt's epilogue
 where torch has it (`torch._addmm_activation`), and the bare products of both. Batches are compared with torch.bmm.
+Products with reductions of rows and columns are compared with torch's product and its reduction behind it.
 8-bit floats are scaled per tensor, per row and per block (1 x 128 of A, 128 x 128 of B), and compared with
 `torch._scaled_mm`, whose scaling per row always has fast accumulation; so ours is also measured with
 precision="fp8_fast". All candidates of a product run interleaved on normal random data; results are
@@ -27,6 +28,7 @@ import tilewright as tw
 
 ROWS, COLUMNS, DEPTH = 8192, 8192, 4096
 BATCH, SMALL = 4096, 64
+FURTHER = ((4096, 4096, 4096), (8192, 8192, 4096))
 SCALED = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 7168, 2048), (128, 7168, 16384))
 
 
@@ -135,7 +137,37 @@ def taken(found: dict[str, Product]) -> dict[str, Product]:
     return kept
 
 
-GROUPS = {"gelu": gelu_of_linear, "small": small_products, "scaled": scaled}
+def further() -> dict[str, dict[str, Any]]:
+    """Measure products with column sums, largest values of rows and a second output, and torch's passes behind one."""
+    results = {}
+    for m, n, k in FURTHER:
+        a, b = matrix(m, k, torch.bfloat16), matrix(n, k, torch.bfloat16)
+        flops, exact = 2 * m * n * k, expected(a, b)
+        out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+        asked = {"column sums": ("sum", -2), "amax of rows": ("amax", -1), "two outputs": tw.bfloat16}
+
+        def ours(also: Any, out: torch.Tensor = out, a: Any = a, b: Any = b) -> Callable[[], object]:
+            return lambda: tw.matmul(a, b.t(), out=out, also=also)
+
+        def theirs(reduce: Callable[[torch.Tensor], object], a: Any = a, b: Any = b) -> Callable[[], object]:
+            return lambda: reduce(torch.mm(a, b.t()))
+
+        x, (_, sums, most) = a.double() @ b.double().t(), tw.matmul(a, b.t(), also=[("sum", -2), ("amax", -1)])
+        assert (sums - x.sum(0)).abs().max() < 1e-3 * x.sum(0).abs().max()
+        assert (most - x.abs().amax(1)).abs().max() < 1e-3 * most.max()
+        del x
+        found = {
+            "cuBLAS, product alone": Product(lambda a=a, b=b: torch.mm(a, b.t()), flops),
+            "torch, column sums": Product(theirs(lambda y: y.sum(0, dtype=torch.float32)), flops),
+            "torch, amax of rows": Product(theirs(lambda y: y.abs().amax(1)), flops),
+            "tw.matmul, product alone": Product(ours(()), flops, out, exact),
+            **{f"tw.matmul, {name}": Product(ours(also), flops, out, exact) for name, also in asked.items()},
+        }
+        results[f"further results {m} x {n} x {k}"] = measure(found)
+    return results
+
+
+GROUPS = {"gelu": gelu_of_linear, "small": small_products, "scaled": scaled, "further": further}
 
 
 def main() -> None:

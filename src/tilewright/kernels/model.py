@@ -28,7 +28,7 @@ from functools import cache
 
 from tilewright.arch import GPUS, Arch, Gpu, blocks_allowed, gpu_of
 from tilewright.dtypes import DType
-from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.kernels.problem import Configuration, Problem
 
 # What a wave takes beside its steps: the first tiles' way through memory, and the epilogue, which grows with the tile.
 # Both from the same measurements, less the microseconds of a launch, which a pass that packs an operand takes.

@@ -224,3 +224,38 @@ def test_other_families_are_not_asked() -> None:
     for family in (Hopper(), Multistage()):
         candidates = family.candidates(reduced, H200)
         assert candidates and all(c.configuration.splits == 1 for c in candidates)
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [*SHAPES, (1000, 2000, 512), (4096, 3000, 256), (8, 4096, 1024)], ids=str)
+def test_on_a_gpu(shape: tuple[int, int, int], dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    m, n, k = shape
+    a, b = (torch.randn(*extents, device="cuda").to(getattr(torch, dtype)) for extents in ((m, k), (k, n)))
+    found = tw.matmul(a, b, epilogue=several, also=ALSO)
+    again = tw.matmul(a, b, epilogue=several, also=ALSO)
+    assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
+    slack = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-4, "float64": 1e-6}[dtype]
+    check(
+        tuple(x.float().cpu().numpy() if x.dtype is torch.bfloat16 else x.cpu().numpy() for x in found),
+        a.double().cpu().numpy() @ b.double().cpu().numpy(),
+        slack,
+    )
+
+
+@pytest.mark.gpu
+def test_every_configuration_on_a_gpu() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs sm_90a")
+    a, b = torch.randn(2, 1000, 520, device="cuda").bfloat16(), torch.randn(2, 520, 1208, device="cuda").bfloat16()
+    exact = a.double().cpu().numpy() @ b.double().cpu().numpy()
+    for configuration in compiled():
+        with only(configuration, 132) as family:
+            found = tw.matmul(a, b, epilogue=several, also=ALSO, out_dtype=tw.float32)
+        if family.launched:
+            check(tuple(x.cpu().numpy() for x in found), exact, 1e-4)
