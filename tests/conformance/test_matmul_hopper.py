@@ -75,6 +75,12 @@ CASES = {
     "u8, swapped": Case((3, 144, 144), (8, 128, 128), 1, ("u8", "s8"), more=SWAPPED),
     "float64 results": Case((72, 72, 72), (128, 64, 64), 1, out=np.float64),
     "bf16 results of odd rows": Case((67, 131, 72), (128, 64, 64), 1),
+    "odd rows, more tiles than blocks": Case((300, 267, 72), (128, 128, 64), 2),
+    "odd rows, ping-pong": Case((200, 203, 72), (64, 64, 64), 2, more=PING_PONG),
+    "odd rows, ping-pong, float32": Case((130, 135, 72), (64, 64, 64), 1, out=np.float32, more=PING_PONG),
+    "odd rows, cluster": Case((300, 135, 72), (128, 64, 64), 2, more=CLUSTER),
+    "odd rows, splits in a cluster": Case((130, 71, 520), (128, 64, 64), 1, more={"splits": 2} | IN_CLUSTER),
+    "rows of an even number": Case((130, 70, 72), (128, 64, 64), 2),
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     m, _, k = plan.tile
     A, B = once_if_shared(A), once_if_shared(B)
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
-    sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
+    sD = results_buffer(plan, D)
     readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
     ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
     order = Order() if plan.is_ping_pong else None
@@ -265,6 +265,8 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
         state.advance(works.k_tiles)  # past the other one's tile
         order.stores[consumer].wait(parity)
         finish(plan, epilogue, acc, sD, D, operands, (plan.cluster * row + rank, column, batch), 0, alpha, beta)
+        if plan.rows is not None:
+            tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
         if tw.thread_idx.x % WARPGROUP == 0:
             if plan.stores_boxes:
                 tw.tma_store_wait(0)  # the store has read the buffer
@@ -303,6 +305,11 @@ def multiply(plan, state, tA, tB, acc, partial, first, last, scales):
 # --- results -------------------------------------------------------------------------------------------------
 
 
+def results_buffer(plan, D):
+    """Return the shared memory through which results leave, None where they leave from registers."""
+    return tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes or plan.rows is not None else None
+
+
 @tw.function
 def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
     """Compute the results of a consumer's accumulators and write them, `plan.part` at a time."""
@@ -325,10 +332,12 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
                 out[i] = found[0].to(D.dtype)
                 for other, value in zip(others, epilogue.further_values(found), strict=True):
                     other[i] = value
+            # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
+            is_free = (plan.is_ping_pong or plan.peers > 1) and wave == part == 0
             if plan.stores_boxes:
-                # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
-                is_free = (plan.is_ping_pong or plan.peers > 1) and wave == part == 0
                 store_boxes(plan, out, sD[:, :, consumer], D, (*where, batch), is_free)
+            elif plan.rows is not None:
+                store_rows(plan, out, sD[:, :, consumer], D[:, :, batch], where, is_free)
             else:
                 tile = tw.local_tile(D[:, :, batch], (rows, columns), where, guard=True)
                 tw.copy(out, thread.partition_C(tile))
@@ -376,3 +385,16 @@ def store_boxes(plan, out, buffer, D, where, is_free):
         tile = tw.local_tile(D, (*plan.part.tiler_mn, 1), where, guard=True)[:, :, 0]
         tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
         tw.tma_store_commit()
+
+
+@tw.function
+def store_rows(plan, out, buffer, D, where, is_free):
+    """Write a part of the results to shared memory, when it is free, and from there row by row."""
+    ours, thread = tw.named_barrier(tw.warpgroup_id(), WARPGROUP), tw.thread_idx.x % WARPGROUP
+    writer, reader = plan.write.get_slice(thread), plan.rows.get_slice(thread)
+    if not is_free:
+        ours.sync()  # all have read the buffer
+    tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
+    ours.sync()
+    tile = tw.local_tile(D, plan.part.tiler_mn, where, guard=True)
+    tw.copy(plan.rows, reader.partition_S(buffer), reader.partition_D(tile))

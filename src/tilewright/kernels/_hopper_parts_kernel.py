@@ -6,7 +6,7 @@ Device code, traced into kernels. What the parts are, and in which order product
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, finish, matrix_of, meet, works_of
+from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, finish, matrix_of, meet, results_buffer, works_of
 from tilewright.kernels._packing_kernel import THREADS, TILE, padded_tile
 from tilewright.kernels._parts_kernel import cut_elements
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
@@ -86,7 +86,7 @@ def matmul_parts(D, A, B, parts_a, parts_b, alpha, beta, plan: tw.constexpr, *op
     count = len(operands) - len(plan.epilogue.numbers)
     epilogue, operands = plan.epilogue.bind(operands[count:]), operands[:count]
     sA, sB = tw.shared(parts_a.dtype, plan.smem_a), tw.shared(parts_b.dtype, plan.smem_b)
-    sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
+    sD = results_buffer(plan, D)
     bytes = how.count * plan.stage_bytes
     ring = tw.pipeline(stages, consumers=4 * CONSUMERS, bytes=bytes, blocks=plan.cluster)
     meet(plan)  # the barriers are there

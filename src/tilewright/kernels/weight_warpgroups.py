@@ -90,6 +90,7 @@ class WarpgroupPlan(WeightPlan):
     cluster = 1
     splits = 1
     is_ping_pong = False
+    rows = None  # that leave by stores: they leave from registers
 
     @property
     def threads(self) -> int:
