@@ -8,18 +8,22 @@ by row on the other side, where C and the others are read as D is written: wide,
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._further_kernel import reduce_tile
+from tilewright.kernels._further_kernel import reduce_tile, scale_tile
+from tilewright.kernels.problem import BLOCK
 
 
 @tw.function
 def finish(plan, acc, thread, D, operands, block, alpha, beta):
     """Compute and write the block's tile of D, and what it has of further results, from its accumulators."""
     operands, further = plan.where_stored(operands)
+    scales = None
+    if plan.scale is not None:  # what a row of D is multiplied by, for each block of columns
+        scales = tw.shared(tw.float32, tw.Layout((plan.smem.shape[0], plan.smem.shape[1] // BLOCK)))
     for n in tw.static_range(len(further)):
         if plan.further[n].operation is not None:
-            finish_reduced(plan, n, acc, thread, D, operands, further[n], block, alpha, beta)
+            finish_reduced(plan, n, acc, thread, D, operands, further[n], block, alpha, beta, scales)
     if operands or further:
-        finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta)
+        finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, scales)
     else:
         finish_fragments(plan, acc, thread, D, block, alpha, beta)
 
@@ -43,7 +47,7 @@ def finish_fragments(plan, acc, thread, D, block, alpha, beta):
 
 
 @tw.function
-def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta):
+def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, scales):
     """Apply the epilogue to one vector of a row of D after another."""
     sums = tw.shared(acc.dtype, plan.smem)
     tw.copy(acc, thread.partition_C(sums))
@@ -64,9 +68,13 @@ def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta):
             elements = [load_some(x[:, i, j], count) for x in addends]
             values, results = load_some(source[:, i, j], None), tw.registers(D.dtype, target[:, 0, 0].shape)
             others = [tw.registers(x.dtype, results.shape) for x in stores]
+            factor = None
+            if scales is not None:
+                at_row, at_column = row + i * down - block[0] * tile[0], column + j * along - block[1] * tile[1]
+                factor = scales[at_row, at_column // BLOCK]
             for n in tw.static_range(tw.size(results)):
                 found = plan.apply_all(values[n], alpha, beta, [x[n] for x in elements])
-                results[n] = found[0].to(D.dtype)
+                results[n] = (found[0] if factor is None else found[0] * factor).to(D.dtype)
                 rest = plan.further_values(found)
                 for place, other in zip(places, others, strict=True):
                     other[n] = rest[place]
@@ -79,7 +87,7 @@ def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta):
 
 
 @tw.function
-def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta):
+def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta, scales):
     """Reduce the values of further result `n` in the block's tile, through the same shared memory."""
     sums = tw.shared(acc.dtype, plan.smem)
     tw.copy(acc, thread.partition_C(sums))
@@ -102,7 +110,10 @@ def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta
                 results[e] = plan.further_values(found)[n]
             tw.copy(results, reduced_parts[:, i, j])
     tw.sync_threads()
-    reduce_tile(plan.further[n], reduced, D.shape, block, thread.thread, plan.store.size, target)
+    if plan.further[n].operation == "scale":
+        scale_tile(reduced, D.shape, block, thread.thread, plan.store.size, scales, target, D.dtype)
+    else:
+        reduce_tile(plan.further[n], reduced, D.shape, block, thread.thread, plan.store.size, target)
     tw.sync_threads()  # the memory is written again
 
 

@@ -7,6 +7,7 @@ part, matrix], and `combine_parts` combines the parts in an order that is always
 from __future__ import annotations
 
 import tilewright as tw
+from tilewright.dtypes import LARGEST_FLOAT8
 
 
 def neutral(x):
@@ -23,6 +24,11 @@ def combined(x, a, b):
     if x.operation == "sum":
         return a + b
     return tw.minimum(a, b) if x.operation == "min" else tw.maximum(a, b)
+
+
+def scale_of(most, dtype):
+    """Return the scale by which values up to `most` become numbers of an 8-bit type; 1 for zeros."""
+    return tw.where(most > 0, most * (1 / LARGEST_FLOAT8[dtype]), 1.0)
 
 
 @tw.kernel
@@ -75,6 +81,25 @@ def reduce_tile(x, tile, extents, block, thread, threads, target):
                 target[block[0] * rows + row, block[1]] = total
 
 
+@tw.function
+def scale_tile(tile, extents, block, thread, threads, held, target, dtype):
+    """Compute the scales of a block's tile of absolute values, and to `held` what its values are multiplied by."""
+    rows, columns = tile.shape
+    _, blocks = held.shape
+    width = columns // blocks
+    for number in range(thread, rows * blocks, threads):
+        row, part = number % rows, number // rows
+        most = tw.float32(0)
+        for i in tw.range(width, unroll=4):
+            column = part * width + (i + thread) % width  # lanes read side by side, and not one bank
+            inside = block[1] * columns + column < extents[1]
+            most = tw.maximum(most, tw.where(inside, tile[row, column], 0.0))
+        scale = scale_of(most, dtype)
+        held[row, part] = 1.0 / scale
+        if (block[0] * rows + row < extents[0]) & (block[1] * columns + part * width < extents[1]):
+            target[block[0] * rows + row, block[1] * blocks + part] = scale
+
+
 # --- of an accumulator of a warpgroup --------------------------------------------------------------------------------
 
 _OF_A_ROW, _OF_A_COLUMN = (1, 2), (4, 8, 16)  # distances of lanes that have values of one row of wgmma's D, or column
@@ -106,3 +131,10 @@ def reduce_part(x, mma, values, extents, where, target):
                 target[row + step, where[1]] = total
         elif is_there & (lane < 4) & (column + step < extents[1]):
             target[column + step, _WARPS * where[0] + warp] = total
+
+
+def over_quad(value):
+    """Return the greatest of a value over the lanes that have values of a row."""
+    for distance in _OF_A_ROW:
+        value = tw.maximum(value, tw.shuffle_xor(value, distance))
+    return value

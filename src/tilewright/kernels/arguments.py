@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.arch import VECTOR_BYTES
-from tilewright.dtypes import DType, float32
+from tilewright.dtypes import FLOAT8_NVIDIA, DType, float32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arrangement import (
     Arrangement,
@@ -114,12 +114,22 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         raise ArgumentError(
             "also asks for a reduction, and a or b is a vector", help="pass matrices: a[None, :] or b[:, None]"
         )
+    has_scales = any(one.operation == "scale" for one in further.values())
+    if has_scales and not types.accumulator.is_float:
+        raise ArgumentError("also asks for scales, and the accumulators are integers")
+    if has_scales and types.out not in FLOAT8_NVIDIA:
+        raise ArgumentError(
+            f"also asks for scales, and the result is {types.out}",
+            help="scales are for results of 8-bit floats: out_dtype=tw.float8_e4m3fn",
+        )
     arrangement = None
     if 0 not in extents.result:
         steps = [*(strides[place] for place in addends), *(_further_strides(one, extents) for one in further.values())]
         factors = (a.shape, a.strides), (b.shape, b.strides)
         arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=not is_reduced)
     is_swapped = arrangement is not None and arrangement.is_swapped
+    if has_scales and is_swapped:
+        raise ArgumentError("also asks for scales, and out is contiguous along columns", help="give out row-major")
     problem = Problem(
         *_matrices(inputs, extents, arrangement),
         compute=_compute(types.compute, b.dtype, arrangement),
@@ -154,7 +164,7 @@ def further_infos(
     types = types_of(a.dtype, b.dtype, _out_dtype(out, asked), precision, has_epilogue=has_epilogue)
     reduced = reduced_type(types.accumulator, types.out)
     shapes = [one.shape(extents.result) for one in further]
-    kinds = [reduced if one.dtype is None else one.dtype for one in further]
+    kinds = [one.of(reduced, False).dtype for one in further]
     return tuple(
         ArrayInfo(VECTOR_BYTES, shape, row_major(shape), kind, a.device)
         for shape, kind in zip(shapes, kinds, strict=True)
@@ -164,7 +174,7 @@ def further_infos(
 def _further_strides(one: Asked, extents: Extents) -> Shape:
     """Return the strides of a row-major further result, by the modes of the result."""
     shape = one.shape(extents.result)
-    if one.operation is None:
+    if one.operation in (None, "scale"):
         return row_major(shape)
     place = len(extents.result) + one.axis
     strides = row_major(shape)

@@ -77,7 +77,12 @@ class ElementEpilogue:
     def further_values(self, values: tuple[Any, ...]) -> list[Any]:
         """Return the values of further results, as they are stored or reduced."""
         found = zip(values[1:], self.further, strict=True)
-        return [(abs(value) if x.operation == "amax" else value).to(x.dtype) for value, x in found]
+        return [(abs(value) if x.operation in ("amax", "scale") else value).to(x.dtype) for value, x in found]
+
+    @property
+    def scale(self) -> int | None:
+        """The place among further results of the scales by which D is divided."""
+        return next((n for n, x in enumerate(self.further) if x.operation == "scale"), None)
 
     def where_stored(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Return the operands that are read, and those to which further results go."""

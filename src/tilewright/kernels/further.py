@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal  # Any: arrays of any library, and a family's plan
+from typing import Any  # Any: arrays of any library, and a family's plan
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, float32
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
 from tilewright.kernels._further_kernel import combine_parts
 from tilewright.kernels.family import KernelLaunch, Workspace
-from tilewright.kernels.problem import Further, Problem
+from tilewright.kernels.problem import BLOCK, Further, Operation, Problem
 from tilewright.launch import Launcher
 from tilewright.runtime.views import view
 from tilewright.trace.host_numbers import NumberUse
 
-OPERATIONS = ("sum", "max", "min", "amax")
+OPERATIONS = ("sum", "max", "min", "amax", "scale")
 _LANES, _THREADS, _MOST_THREADS = 32, 256, 1024
 
 
@@ -29,7 +29,7 @@ class Asked:
     """A result beside D as a call asks for it: of a type, or an operation along an axis of the result, -1 or -2."""
 
     dtype: DType | None
-    operation: Literal["sum", "max", "min", "amax"] | None = None
+    operation: Operation | None = None
     axis: int = 0
 
     def name(self, place: int) -> str:
@@ -41,6 +41,8 @@ class Asked:
         """Return the shape, for that of the result."""
         if self.operation is None:
             return result
+        if self.operation == "scale":
+            return (*result[:-1], -(-result[-1] // BLOCK))
         return result[:-1] if self.axis == -1 else (*result[:-2], result[-1])
 
     def of(self, reduced: DType, is_swapped: bool) -> Further:
@@ -48,7 +50,8 @@ class Asked:
         if self.operation is None:
             assert self.dtype is not None
             return Further(self.dtype)
-        found = Further(reduced, self.operation, "N" if self.axis == -1 else "M")
+        kind = float32 if self.operation == "scale" else reduced
+        found = Further(kind, self.operation, "N" if self.axis == -1 else "M")
         return found.transposed if is_swapped else found
 
 
@@ -65,10 +68,11 @@ def _is_reduction(x: Any) -> bool:
 def _asked(x: Any) -> Asked:
     if _is_reduction(x):
         operation, axis = x
-        if operation not in OPERATIONS or axis not in (-1, -2):
+        if operation not in OPERATIONS or axis not in (-1, -2) or (operation == "scale" and axis == -2):
             raise ArgumentError(
                 f"also asks for ({operation!r}, {axis})",
-                help=f"one of {', '.join(map(repr, OPERATIONS))}, along axis -1 (a value for each row) or -2",
+                help=f"one of {', '.join(map(repr, OPERATIONS))}, along axis -1 (a value for each row) or -2; "
+                "scales along -1",
             )
         return Asked(None, operation, axis)
     try:
@@ -85,7 +89,7 @@ def _asked(x: Any) -> Asked:
 
 def reduced_type(accumulator: DType, out: DType) -> DType:
     """Return the type of reductions: that of the accumulators, but float32 of integers that become floats."""
-    return as_dtype("float32") if accumulator.is_integer and out.is_float else accumulator
+    return float32 if accumulator.is_integer and out.is_float else accumulator
 
 
 # --- launches ----------------------------------------------------------------------------------------------------
@@ -102,15 +106,17 @@ class Parts:
 def launch_further(
     problem: Problem, parts: Parts, first: Launcher, plan: Any, numbers: tuple[NumberUse, ...]
 ) -> KernelLaunch:
-    """Return the launch of a kernel with further results, and of what combines their parts, where any are reduced.
+    """Return the launch of a kernel with further results, and of what combines their parts, where there are any.
 
-    `first(D, A, B, alpha, beta, plan, *operands, *further, *numbers)` is the kernel; of what is reduced it takes the
-    memory of the parts, [row or column, part, matrix].
+    `first(D, A, B, alpha, beta, plan, *operands, *further, *numbers)` is the kernel; of what is combined it takes the
+    memory of the parts, [row or column, part, matrix], and scales as [row, block of columns, matrix].
     """
-    reduced = [(n, x) for n, x in enumerate(problem.further) if x.operation is not None]
-    if not reduced:
-        return KernelLaunch(first, plan, numbers, first.repeat)
+    reduced = [(n, x) for n, x in enumerate(problem.further) if x.is_combined]
     begin = len(problem.blocks) + len(problem.operands)
+    scales = [begin + n for n, x in enumerate(problem.further) if x.operation == "scale"]
+    if not problem.further:
+        return KernelLaunch(first, plan, numbers, first.repeat)
+    groups = -(-problem.n // BLOCK)
     shapes = [
         (problem.m, parts.of_rows, problem.batch) if x.over == "N" else (problem.n, parts.of_columns, problem.batch)
         for _, x in reduced
@@ -118,8 +124,13 @@ def launch_further(
     offsets = [sum(map(math.prod, shapes[:n])) for n in range(len(shapes))]
     combines = [_combine(shape) for shape in shapes]
 
-    def launch(memory: Any, D: Any, A: Any, B: Any, alpha: Any, beta: Any, plan: Any, *rest: Any) -> None:
+    def launch(*arguments: Any) -> None:
+        memory = arguments[0] if reduced else None
+        D, A, B, alpha, beta, plan, *rest = arguments[1:] if reduced else arguments
         given, parts_of = list(rest), []
+        for place in scales:
+            steps = rest[place].strides
+            given[place] = view(rest[place], (problem.m, groups, problem.batch), (groups, 1, steps[2]))
         for (n, _), (count, depth, matrices), offset in zip(reduced, shapes, offsets, strict=True):
             strides = 1, count, count * depth
             parts_of.append(view(memory, (count, depth, matrices), strides, offset))
@@ -130,6 +141,8 @@ def launch_further(
             out = view(target, (made.shape[0], made.shape[2]), (target.strides[mode], target.strides[2]))
             launcher(out, made, x, ways, lanes)
 
+    if not reduced:
+        return KernelLaunch(launch, plan, numbers)
     # Types of reductions in one product are one: accumulators', or float32.
     total = sum(map(math.prod, shapes))
     return KernelLaunch(
@@ -149,7 +162,7 @@ def _combine(shape: tuple[int, int, int]) -> tuple[Launcher, int, int]:
 def write_nothing(one: Asked, array: Any, shape: tuple[int, ...], dtype: DType) -> None:
     """Write the sums over nothing to an array, of an empty result; raise `ArgumentError` for extremes of nothing."""
     size = math.prod(shape)
-    if one.operation is None or not size:
+    if one.operation in (None, "scale") or not size:
         return
     if one.operation in ("max", "min"):
         raise ArgumentError(f"also asks for the {one.operation} along axis {one.axis}, of which there is no element")

@@ -25,7 +25,7 @@ from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
 from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, WARPGROUP, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine, Prediction
-from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, workspace_bytes
 from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
@@ -127,6 +127,8 @@ class Hopper(Family):
         if arch.name != "sm_90a" or problem.compute not in _POWER or problem.k == 0:
             return ()
         whole = dict.fromkeys(_whole(problem, arch))  # a narrow tile may be one of the table
+        if problem.quantises:  # a tile has whole blocks of columns
+            whole = dict.fromkeys(c for c in whole if c.tile[1] % BLOCK == 0 and not c.is_swapped)
         return [split for one in whole for split in _with_splits(problem, one)]
 
     def needs(self, problem: Problem) -> Needs:

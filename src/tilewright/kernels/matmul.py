@@ -132,7 +132,8 @@ class Matmul:
 
         **also** asks for more results, which come behind this one in a tuple: a list of element types, for results of
         the same shape, and of pairs of an operation ("sum", "max", "min", "amax") and an axis (-1, -2), for reductions
-        of values before they are rounded. The epilogue returns a value for each, or one for all.
+        of values before they are rounded. The epilogue returns a value for each, or one for all. ("scale", -1) divides
+        each 128 values of a row of an 8-bit float result by a scale, and returns these, as `scale_a` takes them.
 
         >>> y, sums = tw.matmul(a, b, also=[("sum", -2)])
         >>> bool((sums == y.sum(-2)).all())

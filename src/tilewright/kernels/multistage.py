@@ -21,7 +21,7 @@ from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
 from tilewright.kernels.model import Machine, Prediction, StepTimes, Tiling, predict_waves, resident_blocks
 from tilewright.kernels.multistage_plan import Plan, instruction_for, plan_for
-from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, sums_problem, with_splits
 from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
@@ -144,6 +144,8 @@ class Multistage(Family):
         measured, more = _STEPS_US.get(problem.compute, {}), _UNMEASURED.get(problem.compute, ())
         tilings = (*measured, *more) if problem.parts is None else _IN_PARTS[problem.parts.part]
         whole = [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
+        if problem.quantises:  # a tile has whole blocks of columns
+            whole = [c for c in whole if c.tile[1] % BLOCK == 0]
         return [*whole, *(c for configuration in whole for c in with_splits(configuration, problem, arch))]
 
     def needs(self, problem: Problem) -> Needs:

@@ -46,19 +46,28 @@ class Blocks:
         return f"{self.of} in blocks of {self.rows} x {BLOCK}"
 
 
+Operation = Literal["sum", "max", "min", "amax", "scale"]
+
+
 @dataclass(frozen=True)
 class Further:
     """A result beside D, of values that the epilogue computes: all of them, or an `operation` over them.
 
-    Over "M" a value is left of each column, over "N" of each row.
+    Over "M" a value is left of each column, over "N" of each row. The operation "scale" leaves one of each `BLOCK`
+    columns of a row, by which D is divided: the greatest absolute value over the greatest number of D's type.
     """
 
     dtype: DType
-    operation: Literal["sum", "max", "min", "amax"] | None = None
+    operation: Operation | None = None
     over: Literal["M", "N"] | None = None
 
     def __str__(self) -> str:
         return str(self.dtype) if self.operation is None else f"{self.operation} over {self.over} in {self.dtype}"
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether tiles leave parts of it."""
+        return self.operation not in (None, "scale")
 
     @property
     def transposed(self) -> Further:
@@ -103,6 +112,11 @@ class Problem:
     blocks: tuple[Blocks, ...] = ()
     sums_stay: bool = False
     further: tuple[Further, ...] = ()
+
+    @property
+    def quantises(self) -> bool:
+        """Whether D is divided by scales that are computed on the way."""
+        return any(x.operation == "scale" for x in self.further)
 
     @property
     def promotes(self) -> bool:

@@ -97,6 +97,43 @@ def test_values_are_those_before_rounding() -> None:
     np.testing.assert_allclose(most, abs(a @ b).max(-1), rtol=1e-5)
 
 
+def check_scales(y: np.ndarray, scales: np.ndarray, x: np.ndarray, largest: float = 448.0, slack: float = 1e-5) -> None:
+    """Check that each block of 128 columns of a row is divided by its greatest value over the type's greatest."""
+    blocks = -(-x.shape[-1] // 128)
+    wide = np.zeros((*x.shape[:-1], blocks * 128))
+    wide[..., : x.shape[-1]] = x
+    most = abs(wide.reshape(*x.shape[:-1], blocks, 128)).max(-1)
+    assert scales.shape == most.shape and scales.dtype == np.float32
+    np.testing.assert_allclose(scales, np.where(most > 0, most / largest, 1), rtol=slack)
+    spread = np.repeat(scales.astype(np.float64), 128, -1)[..., : x.shape[-1]]
+    bits = 3 if largest == 448 else 2
+    assert (abs(y.astype(np.float64) * spread - x) <= abs(x) * 2.0 ** -(bits + 1) * 1.01 + spread * 2.0**-9).all()
+
+
+@pytest.mark.parametrize("shape", [(70, 300, 40), (128, 128, 64), (5, 17, 8), (130, 256, 8), (1, 1, 1)], ids=str)
+def test_scales_that_are_computed_on_the_way(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b = numbers(m, k), numbers(k, n)
+    x = a.astype(np.float64) @ b
+    x[0] = 0
+    a[0] = 0
+    y, scales = tw.matmul(a, b, out_dtype=tw.float8_e4m3fn, also=("scale", -1))
+    check_scales(y, scales, x)
+    y, sums, scales = tw.matmul(
+        a, b, out_dtype=tw.float8_e5m2, epilogue=lambda s: tw.maximum(s, 0), also=[("sum", -2), ("scale", -1)]
+    )
+    check_scales(y, scales, np.maximum(x, 0), 57344.0)
+    np.testing.assert_allclose(sums, np.maximum(x, 0).sum(0), atol=1e-4)
+
+
+def test_a_quantised_result_is_an_operand_of_the_next_product() -> None:
+    a, b, c = numbers(40, 24), numbers(24, 256), numbers(16, 256)
+    y, scales = tw.matmul(a, b, out_dtype=tw.float8_e4m3fn, also=("scale", -1))
+    found = tw.matmul(y, c.astype(tw.float8_e4m3fn.numpy).T, scale_a=scales, out_dtype=tw.float32)
+    expected = (a @ b) @ c.T
+    assert abs(found - expected).max() < 0.1 * abs(expected).max()
+
+
 def test_integers() -> None:
     a, b = (np.random.default_rng(n).integers(-9, 9, (20, 20)).astype(np.int8) for n in range(2))
     x = a.astype(int) @ b.astype(int)
@@ -144,6 +181,8 @@ def test_prepared_and_explained() -> None:
         (lambda a: tw.matmul(a, a, also="what"), "also asks for 'what'"),
         (lambda a: tw.matmul(a, a, also=[tw.tfloat32]), "not a type of an array"),
         (lambda a: tw.matmul(a[0], a, also=("sum", -1)), "is a vector"),
+        (lambda a: tw.matmul(a, a, also=("scale", -1)), "the result is float32"),
+        (lambda a: tw.matmul(a, a, out_dtype=tw.float8_e5m2, also=("scale", -2)), "scales along -1"),
         (lambda a: tw.matmul(a, a, epilogue=lambda x: (x, x)), "returns 2 values, and the product has 1"),
         (lambda a: tw.matmul(a, a, epilogue=lambda x: (x, x), also=[tw.float16] * 2), "has 3 results"),
         (lambda a: tw.matmul(a, a, epilogue=lambda x: (x, None), also=[tw.float16]), "returns a NoneType"),
@@ -175,6 +214,19 @@ def test_warpgroups(name: str, shape: tuple[int, int, int]) -> None:
         found = tw.matmul(a, b, epilogue=lambda x: several(x + gate), also=ALSO, out_dtype=tw.float32)
     assert family.launched
     check(found, a.astype(np.float64) @ b.astype(np.float64) + gate, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["cooperative", "cluster", "ping-pong"])
+def test_scales_by_warpgroups(name: str) -> None:
+    m, n, _ = TILES[name].tile
+    configuration = replace(TILES[name], tile=(m, 2 * n if n == 64 else n, 64), stages=3)
+    a, b = numbers(2, 150, 72, dtype=tw.bfloat16), numbers(2, 72, 304, dtype=tw.bfloat16)
+    with only(configuration, 3) as family:
+        y, sums, scales = tw.matmul(a, b, out_dtype=tw.float8_e4m3fn, also=[("sum", -2), ("scale", -1)])
+    x = a.astype(np.float64) @ b.astype(np.float64)
+    assert family.launched
+    check_scales(y, scales, x)
+    np.testing.assert_allclose(sums, x.sum(-2), atol=1e-3)
 
 
 def problem(m: int, n: int, further: tuple[Further, ...]) -> Problem:
@@ -244,6 +296,18 @@ def test_on_a_gpu(shape: tuple[int, int, int], dtype: str) -> None:
         tuple(x.float().cpu().numpy() if x.dtype is torch.bfloat16 else x.cpu().numpy() for x in found),
         a.double().cpu().numpy() @ b.double().cpu().numpy(),
         slack,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1000, 2000, 512), (130, 300, 64), (4096, 4096, 1024)], ids=str)
+def test_scales_on_a_gpu(shape: tuple[int, int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    m, n, k = shape
+    a, b = (torch.randn(*extents, device="cuda").bfloat16() for extents in ((m, k), (k, n)))
+    y, scales = tw.matmul(a, b, out_dtype=tw.float8_e4m3fn, also=("scale", -1))
+    check_scales(
+        y.float().cpu().numpy(), scales.cpu().numpy(), a.double().cpu().numpy() @ b.double().cpu().numpy(), slack=1e-4
     )
 
 
