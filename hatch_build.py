@@ -1,9 +1,10 @@
 """What the build does to the wheel beyond copying files: it makes it small.
 
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
-of modules, private classes and functions that no package exports; those below the language lose all. Such functions
-lose their annotations too, which nothing reads. Indentation is one space. Every line keeps its number, so that
-tracebacks of an installed package match the repository. The sdist and editable installs hold the files as they are.
+of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Such
+functions lose their annotations too, which nothing reads. Indentation is one space. Every line keeps its number, so
+that tracebacks of an installed package match the repository. The sdist and editable installs hold the files as they
+are.
 """
 
 from __future__ import annotations
@@ -31,62 +32,6 @@ else:
 # The IR, its passes and what runs it: users meet none of it but what the simulator finds.
 INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
 SHOWN = ("tilewright/backends/sim/findings.py",)
-# What reads Python, what speaks to the driver, how a trace goes on, how a tuning does, what reports and commands use,
-# and families of kernels with what they share: users meet what packages export, and nothing else of it.
-MOSTLY_INNER = (
-    *(f"tilewright/{folder}/" for folder in ("frontend", "runtime")),
-    *(f"tilewright/trace/{file}" for file in ("carry", "engine", "holders", "loops", "reach", "settle")),
-    *(f"tilewright/{folder}/" for folder in ("demo", "suites")),
-    *(f"tilewright/bench/{file}" for file in ("checking", "device", "machine", "progress")),
-    *(
-        f"tilewright/profile/{file}"
-        for file in (
-            *("asynchronous", "bounds", "caches", "conflicts", "facts", "inline", "page", "pictures", "roles", "run"),
-            *("shapes", "text"),
-        )
-    ),
-    *(f"tilewright/tune/{file}" for file in ("compiling", "executors", "launching", "sending", "trials", "workers")),
-    *(f"tilewright/torch/{file}" for file in ("eager", "sharding")),
-    *(
-        f"tilewright/schedule/{file}"
-        for file in (
-            *(
-                "affine",
-                "beginnings",
-                "binding",
-                "bounds",
-                "bulk",
-                "cache_placement",
-                "caches",
-                "conditions",
-                "crossings",
-            ),
-            *("dependences", "edges", "elements", "emission", "factors", "filling", "fragments", "integers"),
-            *("lanes", "lattice_search", "omega", "orders", "pipelines", "places", "plan_state", "private"),
-            *("register_operands", "rings", "scope", "shared_caches", "simplex", "tensorization", "tiles"),
-            *("validation", "warpgroup"),
-        )
-    ),
-    *(
-        f"tilewright/kernels/{file}"
-        for file in (
-            *("arguments", "arrangement", "attention_", "dispatch", "epilogue", "family", "functions", "grouped_"),
-            *(
-                "hopper",
-                "model",
-                "multistage",
-                "operands",
-                "packing",
-                "problem",
-                "repeats",
-                "results",
-                "split_k",
-                "streaming",
-            ),
-            *("weight_", "winners"),
-        )
-    ),
-)
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
@@ -133,10 +78,56 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def exported(files: dict[str, bytes]) -> frozenset[str]:
-    """Return the names that the packages of a wheel may export: all that their own modules name."""
-    trees = [ast.parse(content) for name, content in files.items() if is_ours(name) and name.endswith("/__init__.py")]
-    texts = (node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return frozenset(text for text in texts if isinstance(text, str) and text.isidentifier())
+    """Return the names that users of a wheel may meet.
+
+    They are those that the modules of its packages name, those in `__all__`, the classes that these derive from, and
+    what their functions and methods return.
+    """
+    trees = {name: ast.parse(content) for name, content in files.items() if is_ours(name)}
+    packages: list[ast.AST] = [tree for name, tree in trees.items() if name.endswith("/__init__.py")]
+    lists = [node for tree in trees.values() for node in tree.body if isinstance(node, ast.Assign) and is_all(node)]
+    names = {text for tree in (*packages, *lists) for text in texts_of(tree) if text.isidentifier()}
+    defined: dict[str, list[ast.AST]] = {}
+    for tree in trees.values():
+        for statement in tree.body:
+            if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+                defined.setdefault(statement.name, []).append(statement)
+            elif isinstance(statement, ast.ImportFrom):
+                for alias in statement.names:
+                    defined.setdefault(alias.asname or "", []).append(alias)
+    met, reached = set(names), list(names)
+    while reached:
+        for node in defined.get(reached.pop(), ()):
+            new = led_to(node) & defined.keys() - met
+            met |= new
+            reached.extend(new)
+    return frozenset(met)
+
+
+def is_all(node: ast.Assign) -> bool:
+    """Say whether a statement gives a module its `__all__`."""
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
+
+
+def texts_of(tree: ast.AST) -> list[str]:
+    """Return the texts of a module."""
+    nodes = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return [value for value in nodes if isinstance(value, str)]
+
+
+def led_to(node: ast.AST) -> set[str]:
+    """Return the names of what users meet through a function, a class or another name of one.
+
+    They are its bases, and what its public functions return; `import MBarrier as mbarrier` gives another name.
+    """
+    if isinstance(node, ast.alias):
+        return {node.name}
+    bases = node.bases if isinstance(node, ast.ClassDef) else []
+    functions = [f for f in ast.walk(node) if isinstance(f, ast.FunctionDef) and not is_private(f)]
+    shown = [*bases, *(f.returns for f in functions if f.returns is not None)]
+    parts = [part for tree in shown for part in ast.walk(tree)]
+    quoted = (part.value.strip() for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+    return {*(part.id for part in parts if isinstance(part, ast.Name)), *quoted}
 
 
 def is_ours(name: str) -> bool:
@@ -242,22 +233,24 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
 
     `shown` are the names that packages export; None where that is not known.
     """
-    is_inner = name.startswith(INNER) and name not in SHOWN
-    found: list[Documented] = []
-    outermost = {id(node) for node in tree.body}
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)) or ast.get_docstring(node) is None:
-            continue
-        if isinstance(node, ast.Module):
-            stem = name.rpartition("/")[2].removesuffix(".py")
-            is_unseen = shown is not None and stem != "__init__" and stem not in shown
-        else:
-            is_own = shown is not None and isinstance(node, ast.FunctionDef) and id(node) in outermost
-            is_own |= shown is not None and name.startswith(MOSTLY_INNER)
-            is_unseen = (is_private(node) or (is_own and node.name not in (shown or ()))) and has_plain_decorators(node)
-        if is_inner or is_unseen:
-            found.append(node)
-    return found
+    documented: list[Documented] = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)) and ast.get_docstring(node) is not None
+    ]
+    if name.startswith(INNER) and name not in SHOWN:
+        return documented
+    stem = name.rpartition("/")[2].removesuffix(".py")
+    kept: set[int] = {id(tree)} if shown is None or stem in {"__init__", *shown} else set()
+    for statement in tree.body:
+        if shown is None or getattr(statement, "name", "") in shown:
+            kept |= {id(part) for part in ast.walk(statement)}
+    return [
+        node
+        for node in documented
+        if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node)))
+        and (isinstance(node, ast.Module) or has_plain_decorators(node))
+    ]
 
 
 def has_plain_decorators(node: ast.FunctionDef | ast.ClassDef) -> bool:
