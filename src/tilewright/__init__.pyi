@@ -217,7 +217,6 @@ from tilewright.language import wgmma_wait as wgmma_wait
 from tilewright.language import where as where
 from tilewright.launch import Kernel as Kernel
 from tilewright.launch import kernel as kernel
-from tilewright.launch import static as static
 from tilewright.layout import ComposedLayout as ComposedLayout
 from tilewright.layout import Layout as Layout
 from tilewright.layout import Swizzle as Swizzle
@@ -254,6 +253,7 @@ from tilewright.products import matmul as matmul
 from tilewright.profile import simulate as simulate
 from tilewright.runtime.pointers import addresses as addresses
 from tilewright.runtime.specs import spec as spec
+from tilewright.runtime.specs import static as static
 from tilewright.tensors import Tensor as Tensor
 from tilewright.tensors import domain_offset as domain_offset
 from tilewright.tensors import guarded as guarded

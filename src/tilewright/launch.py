@@ -24,7 +24,6 @@ from tilewright.frames import hide_frames, hiding_frames
 from tilewright.kernel_code import Code
 from tilewright.notebook import KernelShown, LauncherShown
 from tilewright.pickling import KernelByName, LauncherByName
-from tilewright.runtime.arrays import Static
 from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.options import Options, as_int, configured, stream_handle
 from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
@@ -594,11 +593,3 @@ def traceable_kernel(function: types.FunctionType) -> Kernel:
     Its parameters are those of its `__signature__`.
     """
     return Kernel(function, code=Code(function, is_traceable=True))
-
-
-def static(array: object) -> Static:
-    """Make an array's whole layout compile-time: extents and strides become Python ints in the kernel.
-
-    Each layout makes a specialisation of its own.
-    """
-    return Static(array)

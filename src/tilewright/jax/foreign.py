@@ -1,8 +1,8 @@
 """A foreign function of XLA that calls functions of Python, on the CPU and on CUDA devices; without a compiler.
 
 XLA calls a C function with a frame that holds pointers to the arguments and results, the stream, and what allocates
-memory. Here that C function is made by `ctypes`, and reads the frame in Python: some ten microseconds a call beside
-what the function does, and nothing to build where Tilewright is installed. It runs when work is put on the stream, as
+memory. Here that C function is made by `ctypes`, and reads the frame in Python: some tens of microseconds a call,
+and nothing to build where Tilewright is installed. It runs when work is put on the stream, as
 compiled foreign functions do, so that kernels are launched in order with XLA's own.
 
 Source: `xla/ffi/api/c_api.h`, API version 0.1 and later, which `jax.ffi.include_dir()` has.

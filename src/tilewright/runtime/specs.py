@@ -1,11 +1,11 @@
-"""Descriptions that stand for arrays where only their kind matters."""
+"""What may stand in an array's place: descriptions where only its kind matters, and its whole layout known."""
 
 from __future__ import annotations
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_all
-from tilewright.runtime.arrays import ArrayInfo, ArraySpec
+from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static
 from tilewright.runtime.options import as_int, checked_int, shown
 
 _MOST_MODES = 32
@@ -56,6 +56,14 @@ def _integers(name: str, given: object, low: int) -> tuple[int, ...]:
         checked_int(f"tw.spec: {name}[{mode}]", value, low, _MOST_ELEMENTS, "elements")
         for mode, value in enumerate(given)
     )
+
+
+def static(array: object) -> Static:
+    """Make an array's whole layout compile-time: extents and strides become Python ints in the kernel.
+
+    Each layout makes a specialisation of its own.
+    """
+    return Static(array)
 
 
 hiding_all(globals(), ("spec",))
