@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._grouped_kernel import Ends, part_of
-from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order, of_part
+from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order
+from tilewright.kernels._hopper_results_kernel import of_part
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 _CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
-from tilewright.kernels._further_kernel import over_quad, reduce_part, scale_of
+from tilewright.kernels._hopper_results_kernel import Operands, Pieces, finish, results_buffer
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
-from tilewright.kernels.problem import BLOCK
 
 CONSUMER_REGISTERS = 232
 
@@ -230,14 +229,17 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, operand
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
         factors = BlockScales(plan, thread, scales, (plan.cluster * row + rank, column, batch)) if scales else None
+        place = plan.cluster * row + rank, column, works.batches // plan.splits * split + batch
+        ready = None
+        if peers is None:
+            ready = Operands(plan, epilogue, operands, D, Pieces(plan, place, consumer))
         multiply(plan, state, tA, tB, acc, partial, first, last, factors)
         if not plan.promotes:
             tw.wgmma_wait(0)
             if peers is None:  # otherwise it was the only tile
                 state.release()
-        place = plan.cluster * row + rank, column, works.batches // plan.splits * split + batch
         if peers is None:
-            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, ready)
         elif peers.rank > 0:
             peers.send(acc)
         else:
@@ -257,6 +259,8 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
     state.advance(consumer * works.k_tiles)
     parity = other  # consumer 0 does not wait for its first tile
     for row, column, batch, _split in works.share(consumer, CONSUMERS):
+        place = plan.cluster * row + rank, column, batch
+        ready = Operands(plan, epilogue, operands, D, Pieces(plan, place, 0))
         order.multiplies[consumer].wait(parity)
         multiply(plan, state, tA, tB, acc, None, 0, works.k_tiles, None)
         if tw.lane_id() == 0:
@@ -265,7 +269,7 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
         state.release()
         state.advance(works.k_tiles)  # past the other one's tile
         order.stores[consumer].wait(parity)
-        finish(plan, epilogue, acc, sD, D, operands, (plan.cluster * row + rank, column, batch), 0, alpha, beta)
+        finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta, ready)
         if plan.rows is not None:
             tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
         if tw.thread_idx.x % WARPGROUP == 0:
@@ -301,187 +305,3 @@ def multiply(plan, state, tA, tB, acc, partial, first, last, scales):
                 tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > first)
                 tw.wgmma_commit()
                 tw.wgmma_wait(1)
-
-
-# --- results -------------------------------------------------------------------------------------------------
-
-
-def results_buffer(plan, D):
-    """Return the shared memory through which results leave, None where they leave from registers."""
-    return tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes or plan.rows is not None else None
-
-
-@tw.function
-def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
-    """Compute the results of a consumer's accumulators and write them, `plan.part` at a time.
-
-    Where D is divided by scales, those of a block of columns come first, and its values are kept in the accumulators.
-    """
-    row, column, batch = place
-    _, columns = plan.part.tiler_mn
-    parts, groups = plan.tile[1] // columns, plan.mma.size // WARPGROUP
-    waves = plan.tile[0] // (plan.part.tiler_mn[0] * groups)
-    together = 1 if epilogue.scale is None else BLOCK // columns
-    for wave in tw.static_range(waves):
-        for first in tw.static_range(0, parts, together):
-            scales = None if epilogue.scale is None else RowScales(plan, D)
-            for part in tw.static_range(first, first + together):
-                where = ((row * waves + wave) * groups + consumer, parts * column + part)
-                out, others = compute_part(plan, epilogue, acc, (wave, part), D, operands, where, batch, alpha, beta)
-                if scales is None:
-                    store_part(plan, out, sD, D, where, batch, consumer, wave == part == 0)
-                put_others(plan, epilogue, others, operands, where, batch, D.shape[:2], scales)
-            if scales is not None:
-                target = epilogue.where_stored(operands)[1][epilogue.scale]
-                scales.finish(target[:, :, batch], where, (parts * column + first) // together, D.shape)
-                for part in tw.static_range(first, first + together):
-                    where = ((row * waves + wave) * groups + consumer, parts * column + part)
-                    out = tw.registers(D.dtype, plan.part.partition_shape(plan.part.tiler_mn, "C"))
-                    for i in tw.static_range(tw.size(out)):
-                        out[i] = scales.scaled(of_part(acc, i, wave, part * tw.size(out)), i).to(D.dtype)
-                    store_part(plan, out, sD, D, where, batch, consumer, wave == part == 0)
-
-
-@tw.function
-def compute_part(plan, epilogue, acc, place, D, operands, where, batch, alpha, beta):
-    """Return the results of a part, and the values of further results.
-
-    Where D is divided by scales, the values of D take the accumulators' place.
-    """
-    wave, part = place
-    operands, _ = epilogue.where_stored(operands)
-    thread = plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
-    elements = [load_part(plan, thread, x[:, :, batch], where) for x in operands]
-    out = tw.registers(D.dtype, plan.part.partition_shape(plan.part.tiler_mn, "C"))
-    others = [tw.registers(x.dtype, out.shape) for x in epilogue.further]
-    count = tw.size(out)
-    for i in tw.static_range(count):
-        value = of_part(acc, i, wave, part * count)
-        found = epilogue.apply_all(value, alpha, beta, [x[i] for x in elements])
-        if epilogue.scale is None:
-            out[i] = found[0].to(D.dtype)
-        else:
-            acc[:, wave, 0][part * count + i] = found[0].to(acc.dtype)
-        for other, value in zip(others, epilogue.further_values(found), strict=True):
-            other[i] = value
-    return out, others
-
-
-@tw.function
-def put_others(plan, epilogue, others, operands, where, batch, extents, scales):
-    """Write what a part has of further results; `scales` see theirs."""
-    _, further = epilogue.where_stored(operands)
-    for n in tw.static_range(len(further)):
-        if epilogue.further[n].operation == "scale":
-            scales.see(others[n], where)
-        else:
-            put(plan, epilogue.further[n], others[n], further[n][:, :, batch], extents, where)
-
-
-class RowScales:
-    """The scales of a thread's rows in a block of columns: of the greatest absolute value that the row has there."""
-
-    def __init__(self, plan, D):
-        self.plan, self.extents, self.dtype = plan, D.shape[:2], D.dtype
-        steps = plan.part.get_slice(0).partition_C(tw.identity_tensor(plan.part.tiler_mn))
-        self.rows = [steps[i][0] for i in range(tw.size(steps))]
-        self.most = {row: tw.float32(0) for row in self.rows}
-
-    def see(self, values, where):
-        """Take account of the values of a part; those outside of D count as 0."""
-        thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
-        steps = self.plan.part.get_slice(0).partition_C(tw.identity_tensor(self.plan.part.tiler_mn))
-        _, column = thread.partition_C(tw.local_tile(tw.identity_tensor(self.extents), self.plan.part.tiler_mn, where))[
-            0
-        ]
-        for i, row in enumerate(self.rows):
-            inside = column + steps[i][1] < self.extents[1]
-            self.most[row] = tw.maximum(self.most[row], tw.where(inside, values[i], 0.0))
-
-    @tw.function
-    def finish(self, target, where, block, extents):
-        """Compute the scales, and write them to [row, block]."""
-        thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
-        first, _ = thread.partition_C(tw.local_tile(tw.identity_tensor(self.extents), self.plan.part.tiler_mn, where))[
-            0
-        ]
-        self.inverse = {}
-        for row in self.most:
-            scale = scale_of(over_quad(self.most[row]), self.dtype)
-            self.inverse[row] = 1.0 / scale
-            if (tw.lane_id() % 4 == 0) & (first + row < extents[0]) & (block * BLOCK < extents[1]):
-                target[first + row, block] = scale
-
-    def scaled(self, value, i):
-        """Return a value over the scale of its row."""
-        return value * self.inverse[self.rows[i]]
-
-
-@tw.function
-def store_part(plan, out, sD, D, where, batch, consumer, is_first):
-    """Write the results of a part, the first of a tile or another."""
-    # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
-    is_free = (plan.is_ping_pong or plan.peers > 1) and is_first
-    if plan.stores_boxes:
-        store_boxes(plan, out, sD[:, :, consumer], D, (*where, batch), is_free)
-    elif plan.rows is not None:
-        store_rows(plan, out, sD[:, :, consumer], D[:, :, batch], where, is_free)
-    else:
-        thread = plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
-        tile = tw.local_tile(D[:, :, batch], plan.part.tiler_mn, where, guard=True)
-        tw.copy(out, thread.partition_C(tile))
-
-
-@tw.function
-def put(plan, kind, values, target, extents, where):
-    """Store the values of a further result of a part, or what they leave of each row or column."""
-    if kind.operation is None:
-        tile = tw.local_tile(target, plan.part.tiler_mn, where, guard=True)
-        tw.copy(values, plan.part.get_slice(tw.thread_idx.x % WARPGROUP).partition_C(tile))
-    else:
-        reduce_part(kind, plan.part, values, extents, where, target)
-
-
-def of_part(acc, i, wave, first):
-    """Return an accumulator of a wave of instructions."""
-    return acc[:, wave, 0][first + i]
-
-
-def load_part(plan, thread, tensor, where):
-    """Return the elements of an operand for the accumulators of a part, where they exist."""
-    source = thread.partition_C(tw.local_tile(tensor, plan.part.tiler_mn, where, guard=True))
-    found = tw.registers(tensor.dtype, source.shape)
-    tw.copy(source, found)
-    return found
-
-
-@tw.function
-def store_boxes(plan, out, buffer, D, where, is_free):
-    """Write a part of the results to shared memory, when it is free, and begin its store by TMA."""
-    group = tw.warpgroup_id()
-    ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
-    writer = plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
-    if not is_free:
-        if is_leader:
-            tw.tma_store_wait(0)  # the store before has read the buffer
-        ours.sync()
-    tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
-    tw.fence_proxy_async()
-    ours.sync()
-    if is_leader:
-        tile = tw.local_tile(D, (*plan.part.tiler_mn, 1), where, guard=True)[:, :, 0]
-        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
-        tw.tma_store_commit()
-
-
-@tw.function
-def store_rows(plan, out, buffer, D, where, is_free):
-    """Write a part of the results to shared memory, when it is free, and from there row by row."""
-    ours, thread = tw.named_barrier(tw.warpgroup_id(), WARPGROUP), tw.thread_idx.x % WARPGROUP
-    writer, reader = plan.write.get_slice(thread), plan.rows.get_slice(thread)
-    if not is_free:
-        ours.sync()  # all have read the buffer
-    tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
-    ours.sync()
-    tile = tw.local_tile(D, plan.part.tiler_mn, where, guard=True)
-    tw.copy(plan.rows, reader.partition_S(buffer), reader.partition_D(tile))

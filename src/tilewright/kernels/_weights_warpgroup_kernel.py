@@ -11,7 +11,8 @@ are under way, and adds the sums of a group, times their scale, to the total:
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._hopper_kernel import Peers, finish, meet, once_if_shared, tile_of, works_of
+from tilewright.kernels._hopper_kernel import Peers, meet, once_if_shared, tile_of, works_of
+from tilewright.kernels._hopper_results_kernel import finish
 from tilewright.kernels._weights_kernel import taken_apart, unpack
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 

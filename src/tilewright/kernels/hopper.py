@@ -23,7 +23,7 @@ from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
-from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, WARPGROUP, HopperConfiguration, plan_for
+from tilewright.kernels.hopper_plan import CONSUMERS, SPARE_BYTES, THREADS, WARPGROUP, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, workspace_bytes
@@ -36,7 +36,6 @@ from tilewright.transactions import ROW
 _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
 WARP = 32
-SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 _NARROW = (8, 16, 32, 64)  # extents along which D is narrow
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
@@ -51,11 +50,17 @@ _SHAPES: Sequence[_Shape] = (
     ((256, 128), False, 1),
     ((256, 128), False, 2),
     ((128, 192), False, 1),
+    ((128, 192), False, 2),
+    ((128, 192), True, 1),
+    ((128, 192), True, 2),
     ((128, 160), False, 1),
+    ((128, 160), False, 2),
+    ((128, 160), True, 2),
     ((128, 128), True, 1),
     ((128, 128), True, 2),
     ((128, 128), False, 1),
     ((64, 256), True, 1),
+    ((64, 256), True, 2),
     ((64, 128), True, 1),  # first: of equals wider instructions take less
     ((128, 64), True, 1),
     ((64, 64), True, 1),
@@ -63,6 +68,9 @@ _SHAPES: Sequence[_Shape] = (
 # Sums that are promoted are held twice, and need whole warpgroups that wait for their products.
 _PROMOTED_SHAPES: Sequence[_Shape] = (
     ((128, 192), False, 1),
+    ((128, 192), False, 2),
+    ((128, 160), False, 1),
+    ((128, 160), False, 2),
     ((128, 128), False, 1),
     ((128, 128), False, 2),
     ((128, 64), False, 1),

@@ -23,8 +23,8 @@ from tilewright.kernels._packing_kernel import THREADS as CUTTERS
 from tilewright.kernels._packing_kernel import TILE
 from tilewright.kernels.family import KernelLaunch, Needs, Resources, Workspace
 from tilewright.kernels.functions import ElementFunction
-from tilewright.kernels.hopper import SPARE_BYTES, Hopper, step_us
-from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, HopperConfiguration, HopperPlan, plan_for
+from tilewright.kernels.hopper import Hopper, step_us
+from tilewright.kernels.hopper_plan import CONSUMERS, SPARE_BYTES, THREADS, HopperConfiguration, HopperPlan, plan_for
 from tilewright.kernels.model import Machine, Prediction, pass_us
 from tilewright.kernels.precision import Parts
 from tilewright.kernels.problem import Configuration, Operand, Problem

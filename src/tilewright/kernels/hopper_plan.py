@@ -32,6 +32,7 @@ CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
 PRODUCER_REGISTERS = 40
 ROWS = 64  # of an instruction
+SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 
 # CuTe's names of the types, and of the instructions: its K and what it sums up in.
 _NAMES = {
@@ -87,7 +88,8 @@ class HopperPlan:
     """The tiles of a kernel, how they are copied and multiplied, and how results are written.
 
     `tile` is the kernel's own. `part` is the tile of registers of which results are finished at a time; where they
-    leave by TMA (`stores_boxes`) or by `rows`, which a TMA cannot write, `smem_d` has such a buffer for each consumer.
+    leave by TMA (`stores_boxes`) or by `rows`, which a TMA cannot write, `smem_d` has so many such `buffers` for each
+    consumer.
     `splits` parts of K go to a workspace;
     `peers` blocks of a cluster have parts of K whose sums the first one adds up.
     """
@@ -105,7 +107,8 @@ class HopperPlan:
     scheduler: Scheduler
     smem_a: ComposedLayout  # (M, K, stages)
     smem_b: ComposedLayout  # (N, K, stages)
-    smem_d: ComposedLayout | Layout  # (M, N, consumers)
+    buffers: int  # for the results of a consumer
+    smem_d: ComposedLayout | Layout  # (M, N, buffers of all consumers)
     mma: TiledMMA
     part: TiledMMA
     write: TiledCopy  # fragments of results to `smem_d`
@@ -178,7 +181,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     rows_of = _k_major(d, columns) if stages else Layout((8, columns), (columns, 1))
     write = atoms.SM90_U32x4_STSM_N if stages and d.bytes == 2 and columns % 16 == 0 else UniversalCopy(2 * d.bits)
     mma = make_tiled_mma(atom, (groups, 1, 1))
-    return HopperPlan(
+    made = HopperPlan(
         (m, n, k),
         configuration.stages,
         configuration.cluster,
@@ -192,6 +195,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         Grouped(configuration.group),
         _operand_layout(a, (m, k), configuration.stages, 1),
         _operand_layout(b, (n, k), configuration.stages, configuration.cluster),
+        1,
         tile_to_shape(rows_of, (ROWS, columns, groups)),
         mma,
         part,
@@ -201,6 +205,9 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         (a.dtype.bytes, d.bytes),
         scale_reads(problem, mma, (m, n), swapped),
     )
+    twice = replace(made, buffers=2, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
+    several = m * n > ROWS * columns * groups
+    return twice if boxes and several and twice.shared_bytes + SPARE_BYTES <= arch.shared_bytes_optin else made
 
 
 def _epilogue(problem: Problem, swapped: bool) -> ElementEpilogue:

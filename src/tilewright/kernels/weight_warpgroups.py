@@ -150,6 +150,11 @@ class WarpgroupPlan(WeightPlan):
         return Layout(shape, (of_tile, TILE, 1, -(-of_tile * self.block_tiles // ROW) * ROW))
 
     @property
+    def buffers(self) -> int:
+        """The buffers in `smem_d` of each consumer."""
+        return 1
+
+    @property
     def smem_d(self) -> ComposedLayout:
         """(column of the weights, row of x, consumer) of the results that are stored at once."""
         shape = (ROWS, self.part.shape_mnk[1], CONSUMERS)

@@ -1,0 +1,271 @@
+"""How the consumers of the Hopper kernel turn accumulators into results, and how those leave; traced into kernels."""
+
+from __future__ import annotations
+
+import tilewright as tw
+from tilewright.kernels._further_kernel import over_quad, reduce_part, scale_of
+from tilewright.kernels.hopper_plan import WARPGROUP
+from tilewright.kernels.problem import BLOCK
+
+
+def results_buffer(plan, D):
+    """Return the shared memory through which results leave, None where they leave from registers."""
+    return tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes or plan.rows is not None else None
+
+
+class Pieces:
+    """The parts of a consumer's tile, of which results are finished one after another.
+
+    `place` is the tile's row and column, counted in tiles, and its matrix of the batch.
+    """
+
+    def __init__(self, plan, place, consumer):
+        self.plan, self.place, self.consumer = plan, place, consumer
+        rows, columns = plan.part.tiler_mn
+        self.parts, self.groups = plan.tile[1] // columns, plan.mma.size // WARPGROUP
+        self.waves = plan.tile[0] // (rows * self.groups)
+        self.batch = place[2]
+        self.count = self.waves * self.parts
+
+    def where(self, wave, part):
+        """Return the place of a part, counted in parts."""
+        row, column, _ = self.place
+        return (row * self.waves + wave) * self.groups + self.consumer, self.parts * column + part
+
+    def first(self, extents, wave, part):
+        """Return the row and column of the thread's first result of a part."""
+        thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
+        identity = tw.local_tile(tw.identity_tensor(extents), self.plan.part.tiler_mn, self.where(wave, part))
+        return thread.partition_C(identity)[0]
+
+
+class Operands:
+    """What a thread reads of the operands for the results of a tile, early where that takes few registers.
+
+    Of operands that are the same in all rows or in all columns, as biases and scales are, each value is read once: by
+    rows before the tile's products, by columns a part ahead. Matrices are read with the part that needs them.
+    """
+
+    def __init__(self, plan, epilogue, operands, D, pieces):
+        self.plan, self.pieces, self.extents = plan, pieces, D.shape[:2]
+        self.arrays = [x[:, :, pieces.batch] for x in epilogue.where_stored(operands)[0]]
+        self.modes = [varying_mode(x) for x in self.arrays]
+        steps = plan.part.get_slice(0).partition_C(tw.identity_tensor(plan.part.tiler_mn))
+        self.steps = [steps[i] for i in range(tw.size(steps))]
+        self.rows = [self.along(0, wave, 0) for wave in range(pieces.waves)]
+        self.ahead = self.along(1, 0, 0)
+
+    def along(self, mode, wave, part):
+        """Return what operands that differ along a mode alone have for a part: by the distance from its first."""
+        first = self.pieces.first(self.extents, wave, part)[mode]
+        distances = sorted({step[mode] for step in self.steps})
+        last = self.extents[mode] - 1  # outside of D the value makes no difference
+        places = [tw.minimum(first + distance, last) for distance in distances] if mode in self.modes else []
+        found = {}
+        for n, x in enumerate(self.arrays):
+            if self.modes[n] == mode:
+                values = [x[(place, 0) if mode == 0 else (0, place)] for place in places]
+                found[n] = dict(zip(distances, values, strict=True))
+        return found
+
+    def take(self, wave, part):
+        """Return for each operand what gives its value for an accumulator of a part; parts are taken in order."""
+        now, number = self.ahead, wave * self.pieces.parts + part + 1
+        if number < self.pieces.count:
+            self.ahead = self.along(1, *divmod(number, self.pieces.parts))
+        thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
+        found = []
+        for n, x in enumerate(self.arrays):
+            if self.modes[n] is None:
+                found.append(load_part(self.plan, thread, x, self.pieces.where(wave, part)))
+            else:
+                values, mode = (self.rows[wave], 0) if self.modes[n] == 0 else (now, 1)
+                found.append([values[n][step[mode]] for step in self.steps])
+        return found
+
+
+def varying_mode(matrix):
+    """Return the mode along which alone a matrix differs, None if along both; one number differs along the rows."""
+    is_same = [isinstance(step, int) and step == 0 for step in matrix.stride]
+    return 0 if is_same[1] else 1 if is_same[0] else None
+
+
+@tw.function
+def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, ready=None):
+    """Compute the results of a consumer's accumulators and write them, `plan.part` at a time.
+
+    `ready` are the `Operands` of the tile, if they were begun before. Where D is divided by scales, those of a block of
+    columns come first, and its values are kept in the accumulators.
+    """
+    pieces = Pieces(plan, place, consumer)
+    ready = Operands(plan, epilogue, operands, D, pieces) if ready is None else ready
+    together = 1 if epilogue.scale is None else BLOCK // plan.part.tiler_mn[1]
+    for wave in tw.static_range(pieces.waves):
+        for first in tw.static_range(0, pieces.parts, together):
+            scales = None if epilogue.scale is None else RowScales(plan, D)
+            for part in tw.static_range(first, first + together):
+                where, elements = pieces.where(wave, part), ready.take(wave, part)
+                out, others = compute_part(plan, epilogue, acc, (wave, part), D, elements, alpha, beta)
+                if scales is None:
+                    store_part(plan, out, sD, D, pieces, wave, part)
+                put_others(plan, epilogue, others, operands, where, pieces.batch, D.shape[:2], scales)
+            if scales is not None:
+                target = epilogue.where_stored(operands)[1][epilogue.scale]
+                block = (pieces.parts * place[1] + first) // together
+                scales.finish(target[:, :, pieces.batch], where, block, D.shape)
+                for part in tw.static_range(first, first + together):
+                    out = tw.registers(D.dtype, plan.part.partition_shape(plan.part.tiler_mn, "C"))
+                    for i in tw.static_range(tw.size(out)):
+                        out[i] = scales.scaled(of_part(acc, i, wave, part * tw.size(out)), i).to(D.dtype)
+                    store_part(plan, out, sD, D, pieces, wave, part)
+
+
+@tw.function
+def compute_part(plan, epilogue, acc, place, D, elements, alpha, beta):
+    """Return the results of a part, and the values of further results; `elements` are the operands'.
+
+    Where D is divided by scales, the values of D take the accumulators' place.
+    """
+    wave, part = place
+    out = tw.registers(D.dtype, plan.part.partition_shape(plan.part.tiler_mn, "C"))
+    others = [tw.registers(x.dtype, out.shape) for x in epilogue.further]
+    count = tw.size(out)
+    for i in tw.static_range(count):
+        value = of_part(acc, i, wave, part * count)
+        found = epilogue.apply_all(value, alpha, beta, [x[i] for x in elements])
+        if epilogue.scale is None:
+            out[i] = found[0].to(D.dtype)
+        else:
+            acc[:, wave, 0][part * count + i] = found[0].to(acc.dtype)
+        for other, value in zip(others, epilogue.further_values(found), strict=True):
+            other[i] = value
+    return out, others
+
+
+@tw.function
+def put_others(plan, epilogue, others, operands, where, batch, extents, scales):
+    """Write what a part has of further results; `scales` see theirs."""
+    _, further = epilogue.where_stored(operands)
+    for n in tw.static_range(len(further)):
+        if epilogue.further[n].operation == "scale":
+            scales.see(others[n], where)
+        else:
+            put(plan, epilogue.further[n], others[n], further[n][:, :, batch], extents, where)
+
+
+class RowScales:
+    """The scales of a thread's rows in a block of columns: of the greatest absolute value that the row has there."""
+
+    def __init__(self, plan, D):
+        self.plan, self.extents, self.dtype = plan, D.shape[:2], D.dtype
+        steps = plan.part.get_slice(0).partition_C(tw.identity_tensor(plan.part.tiler_mn))
+        self.rows = [steps[i][0] for i in range(tw.size(steps))]
+        self.most = {row: tw.float32(0) for row in self.rows}
+
+    def see(self, values, where):
+        """Take account of the values of a part; those outside of D count as 0."""
+        thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
+        steps = self.plan.part.get_slice(0).partition_C(tw.identity_tensor(self.plan.part.tiler_mn))
+        _, column = thread.partition_C(tw.local_tile(tw.identity_tensor(self.extents), self.plan.part.tiler_mn, where))[
+            0
+        ]
+        for i, row in enumerate(self.rows):
+            inside = column + steps[i][1] < self.extents[1]
+            self.most[row] = tw.maximum(self.most[row], tw.where(inside, values[i], 0.0))
+
+    @tw.function
+    def finish(self, target, where, block, extents):
+        """Compute the scales, and write them to [row, block]."""
+        thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
+        first, _ = thread.partition_C(tw.local_tile(tw.identity_tensor(self.extents), self.plan.part.tiler_mn, where))[
+            0
+        ]
+        self.inverse = {}
+        for row in self.most:
+            scale = scale_of(over_quad(self.most[row]), self.dtype)
+            self.inverse[row] = 1.0 / scale
+            if (tw.lane_id() % 4 == 0) & (first + row < extents[0]) & (block * BLOCK < extents[1]):
+                target[first + row, block] = scale
+
+    def scaled(self, value, i):
+        """Return a value over the scale of its row."""
+        return value * self.inverse[self.rows[i]]
+
+
+@tw.function
+def store_part(plan, out, sD, D, pieces, wave, part):
+    """Write the results of a part."""
+    number, where = wave * pieces.parts + part, pieces.where(wave, part)
+    # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
+    is_free = (plan.is_ping_pong or plan.peers > 1) and number == 0
+    if plan.stores_boxes:
+        buffer = sD[:, :, pieces.consumer * plan.buffers + number % plan.buffers]
+        if plan.buffers > 1:  # the part before has seen to it; an odd number of parts ends in the first buffer
+            is_free = is_free or number > 0 or pieces.count % plan.buffers == 0
+        store_boxes(plan, out, buffer, D, (*where, pieces.batch), is_free)
+    elif plan.rows is not None:
+        store_rows(plan, out, sD[:, :, pieces.consumer], D[:, :, pieces.batch], where, is_free)
+    else:
+        thread = plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
+        tile = tw.local_tile(D[:, :, pieces.batch], plan.part.tiler_mn, where, guard=True)
+        tw.copy(out, thread.partition_C(tile))
+
+
+@tw.function
+def put(plan, kind, values, target, extents, where):
+    """Store the values of a further result of a part, or what they leave of each row or column."""
+    if kind.operation is None:
+        tile = tw.local_tile(target, plan.part.tiler_mn, where, guard=True)
+        tw.copy(values, plan.part.get_slice(tw.thread_idx.x % WARPGROUP).partition_C(tile))
+    else:
+        reduce_part(kind, plan.part, values, extents, where, target)
+
+
+def of_part(acc, i, wave, first):
+    """Return an accumulator of a wave of instructions."""
+    return acc[:, wave, 0][first + i]
+
+
+def load_part(plan, thread, tensor, where):
+    """Return the elements of an operand for the accumulators of a part, where they exist."""
+    source = thread.partition_C(tw.local_tile(tensor, plan.part.tiler_mn, where, guard=True))
+    found = tw.registers(tensor.dtype, source.shape)
+    tw.copy(source, found)
+    return found
+
+
+@tw.function
+def store_boxes(plan, out, buffer, D, where, is_free):
+    """Write a part of the results to shared memory, when it is free, and begin its store by TMA.
+
+    Of two buffers the one is written while the store before reads the other; when all have written, that is free.
+    """
+    group = tw.warpgroup_id()
+    ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
+    writer = plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
+    if not is_free:
+        if is_leader:
+            tw.tma_store_wait(0)  # the store before has read the buffer
+        ours.sync()
+    tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
+    tw.fence_proxy_async()
+    if plan.buffers > 1 and is_leader:
+        tw.tma_store_wait(0)
+    ours.sync()
+    if is_leader:
+        tile = tw.local_tile(D, (*plan.part.tiler_mn, 1), where, guard=True)[:, :, 0]
+        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
+        tw.tma_store_commit()
+
+
+@tw.function
+def store_rows(plan, out, buffer, D, where, is_free):
+    """Write a part of the results to shared memory, when it is free, and from there row by row."""
+    ours, thread = tw.named_barrier(tw.warpgroup_id(), WARPGROUP), tw.thread_idx.x % WARPGROUP
+    writer, reader = plan.write.get_slice(thread), plan.rows.get_slice(thread)
+    if not is_free:
+        ours.sync()  # all have read the buffer
+    tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
+    ours.sync()
+    tile = tw.local_tile(D, plan.part.tiler_mn, where, guard=True)
+    tw.copy(plan.rows, reader.partition_S(buffer), reader.partition_D(tile))
