@@ -238,7 +238,10 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     if any(x.of == "B" and x.rows == 1 for x in problem.blocks):
         shapes = [shape for shape in shapes if shape[0][1] <= _MOST_SCALED]
     for tile, is_ping_pong, cluster in shapes:
-        yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
+        # A cluster that brings B in parts of 80 of its contiguous elements does so by rows of 32 bytes: 0.73 of cuBLAS.
+        brings_whole_rows = problem.b.major == "K" or tile[1] // cluster * problem.b.dtype.bytes % ROW == 0
+        if cluster == 1 or brings_whole_rows:
+            yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
 
 
 def _configuration(

@@ -170,6 +170,19 @@ def test_large_products_take_what_was_fastest() -> None:
         assert (choice.tile[:2], choice.cluster, choice.is_ping_pong) == (tile, cluster, is_ping_pong), extents
 
 
+def test_clusters_bring_whole_rows_of_a_swizzle() -> None:
+    """Of B contiguous along N, a block of a pair brings 64 columns, or 128, but not 80 or 96."""
+    for majors, narrow in (("KK", True), ("KM", False), ("MM", False)):
+        pairs = {c.configuration.tile[1] for c in legal(problem_of("bf16", 8192, 8192, 4096, majors)) if paired(c)}
+        assert {128, 256} <= pairs and ({160, 192} <= pairs) == narrow and (pairs <= {128, 256}) != narrow, majors
+
+
+def paired(candidate: Candidate) -> bool:
+    """Return whether two blocks share B."""
+    assert isinstance(candidate.configuration, HopperConfiguration), candidate
+    return candidate.configuration.cluster > 1
+
+
 def test_boxes_have_two_buffers_where_they_fit() -> None:
     """A part of the results is written while the store of the part before reads; a single part needs no second."""
     problem = problem_of("bf16", 8192, 8192, 4096)
