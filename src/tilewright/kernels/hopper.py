@@ -98,6 +98,9 @@ _ISSUED = 0.96  # of the peak rate, by wgmma on zeros: 728.5 of 757 TFLOP/s on a
 # those with rows at whole lines took up to 140 GB/ms each and 18 TB/s in all; with rows between lines, of which each is
 # read from two, 6.5 to 8 TB/s, 12 to 15 as lines.
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300
+# Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
+# pairs took as long as single blocks where L2 kept up.
+_BESIDE = 0.05
 _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
 _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
@@ -238,9 +241,9 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     if any(x.of == "B" and x.rows == 1 for x in problem.blocks):
         shapes = [shape for shape in shapes if shape[0][1] <= _MOST_SCALED]
     for tile, is_ping_pong, cluster in shapes:
-        # A cluster that brings B in parts of 80 of its contiguous elements does so by rows of 32 bytes: 0.73 of cuBLAS.
-        brings_whole_rows = problem.b.major == "K" or tile[1] // cluster * problem.b.dtype.bytes % ROW == 0
-        if cluster == 1 or brings_whole_rows:
+        # 160 columns of B that are contiguous, or their half for a block of a pair, come by rows of 64 and 32 bytes,
+        # which took 1.3 to 1.4 of the time of whole rows.
+        if problem.b.major == "K" or tile[1] // cluster * problem.b.dtype.bytes % ROW == 0:
             yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
 
 
@@ -299,10 +302,9 @@ def step_us(
     multiplying = products * 2 * m * n * k / (rate * share) * reads
     a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
     row = tiles * k * problem.a.dtype.bytes
-    filled = (m * row * _lines(a) + n / c.cluster * row * _lines(b)) / _l2_bytes_per_us(machine, busy)
-    # Bytes that come while products run cost nothing: with 15 % of their time added, which fast.cu's gain by clusters
-    # suggests, the choice lost 1.5 % on 8 large products of an H200, and 0.3 % without.
-    return max(multiplying, filled, _LEAST_STEP_US)
+    of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
+    filled = (of_a + of_b / c.cluster) / rate
+    return max(multiplying + _BESIDE * (of_a + of_b) / rate, filled, _LEAST_STEP_US)
 
 
 def _lines(operand: Operand) -> float:

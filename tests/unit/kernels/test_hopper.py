@@ -159,15 +159,18 @@ def chosen(m: int, n: int, k: int, dtype: tw.DType = tw.bfloat16) -> HopperConfi
 def test_large_products_take_what_was_fastest() -> None:
     """Of one wave the largest tile; where waves allow it ping-pong, which hides epilogues; clusters where they fill waves."""
     fastest = {
-        (2048, 2048, 2048): ((128, 256), 1, False),
-        (4096, 4096, 4096): ((128, 128), 1, True),
-        (8192, 8192, 8192): ((128, 192), 1, True),
-        (8192, 28672, 8192): ((128, 192), 1, True),
-        (4096, 14336, 4096): ((128, 160), 2, True),
+        ("KK", 2048, 2048, 2048): ((128, 256), 1, False),
+        ("KK", 8192, 8192, 8192): ((128, 192), 1, True),
+        ("KK", 8192, 28672, 8192): ((128, 192), 1, True),
+        ("KK", 4096, 14336, 4096): ((128, 160), 2, True),
+        ("KM", 8192, 8192, 8192): ((128, 192), 1, True),
     }
-    for extents, (tile, cluster, is_ping_pong) in fastest.items():
-        choice = chosen(*extents)
+    for (majors, *extents), (tile, cluster, is_ping_pong) in fastest.items():
+        choice = min(legal(problem_of("bf16", *extents, majors)), key=lambda x: x.prediction.us).configuration
+        assert isinstance(choice, HopperConfiguration)
         assert (choice.tile[:2], choice.cluster, choice.is_ping_pong) == (tile, cluster, is_ping_pong), extents
+    large = min(legal(problem_of("bf16", 16384, 16384, 16384, "KM")), key=lambda x: x.prediction.us).configuration
+    assert large.tile[0] * large.tile[1] >= 128 * 192
 
 
 def test_clusters_bring_whole_rows_of_a_swizzle() -> None:
@@ -175,6 +178,7 @@ def test_clusters_bring_whole_rows_of_a_swizzle() -> None:
     for majors, narrow in (("KK", True), ("KM", False), ("MM", False)):
         pairs = {c.configuration.tile[1] for c in legal(problem_of("bf16", 8192, 8192, 4096, majors)) if paired(c)}
         assert {128, 256} <= pairs and ({160, 192} <= pairs) == narrow and (pairs <= {128, 256}) != narrow, majors
+    assert not any(c.configuration.tile[1] == 160 for c in legal(problem_of("bf16", 8192, 8192, 4096, "KM")))
 
 
 def paired(candidate: Candidate) -> bool:

@@ -216,10 +216,11 @@ def test_explain_shows_blocks_and_sums() -> None:
     assert found.to_dict()["problem"]["blocks"] == ["A in blocks of 1 x 128", "B in blocks of 128 x 128"]
     assert "scales of A in blocks of 1 x 128, scales of B in blocks of 128 x 128" in str(found)
     assert found.choice is not None and found.choice.family.name == "hopper"
-    fast = tw.matmul.explain(a, a, precision="fp8_fast", arch="sm_90a")
+    fast, exactly = (tw.matmul.explain(a, a, precision=x, arch="sm_90a") for x in ("fp8_fast", None))
     assert "sums by tensor cores" in str(fast)
-    assert fast.choice is not None and fast.choice.configuration.tile[:2] in ((128, 256), (256, 128))
-    assert found.problem.promotes and not fast.problem.promotes and tw.matmul.explain(a, a).problem.promotes
+    assert fast.choice is not None and exactly.choice is not None
+    assert fast.choice.prediction.us < exactly.choice.prediction.us
+    assert found.problem.promotes and not fast.problem.promotes and exactly.problem.promotes
 
 
 @pytest.mark.parametrize(
