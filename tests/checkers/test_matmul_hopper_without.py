@@ -25,7 +25,20 @@ CONFIGURATIONS = {
         HopperConfiguration((128, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=1),
         (400, 72, 200),
     ),
-    "odd rows": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=1), (200, 71, 200)),
+    "two buffers, an even number of parts": (
+        HopperConfiguration((256, 64, 64), (8, 1), 2, 2, blocks=1),
+        (300, 72, 104),
+    ),
+    "two buffers, an odd number of parts": (
+        HopperConfiguration((128, 192, 64), (8, 1), 2, 2, blocks=1),
+        (200, 200, 104),
+    ),
+    "two buffers, ping-pong": (
+        HopperConfiguration((64, 192, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=1),
+        (200, 200, 200),
+    ),
+    # Of more steps than stages the ring itself tells that all warps have stored the rows of the tile before.
+    "odd rows": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=1), (200, 71, 104)),
     "odd rows, ping-pong in parts": (
         HopperConfiguration((128, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=1),
         (400, 71, 200),

@@ -197,18 +197,43 @@ def store_part(plan, out, sD, D, pieces, wave, part):
     """Write the results of a part."""
     number, where = wave * pieces.parts + part, pieces.where(wave, part)
     # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
-    is_free = (plan.is_ping_pong or plan.peers > 1) and number == 0
+    begins_free = plan.is_ping_pong or plan.peers > 1
+    is_free = begins_free and number == 0
     if plan.stores_boxes:
         buffer = sD[:, :, pieces.consumer * plan.buffers + number % plan.buffers]
-        if plan.buffers > 1:  # the part before has seen to it; an odd number of parts ends in the first buffer
-            is_free = is_free or number > 0 or pieces.count % plan.buffers == 0
-        store_boxes(plan, out, buffer, D, (*where, pieces.batch), is_free)
+        reads = Reads(plan.buffers, pieces.count, begins_free)
+        is_free = is_free or reads.free(number)
+        store_boxes(plan, out, buffer, D, (*where, pieces.batch), is_free, reads.awaits(number), reads.commits(number))
     elif plan.rows is not None:
         store_rows(plan, out, sD[:, :, pieces.consumer], D[:, :, pieces.batch], where, is_free)
     else:
         thread = plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
         tile = tw.local_tile(D[:, :, pieces.batch], plan.part.tiler_mn, where, guard=True)
         tw.copy(out, thread.partition_C(tile))
+
+
+class Reads:
+    """When the stores of a tile's parts have to have read their buffers, of which there are one or two.
+
+    With two, part i waits behind its own writes for the store of part i - 1, whose buffer part i + 1 takes: of the same
+    tile, or of the next one where an even number of parts ends in the second buffer, unless that begins with free ones.
+    """
+
+    def __init__(self, buffers, count, begins_free):
+        self.alternates, self.count = buffers > 1, count
+        self.goes_on = count % 2 == 0 and not begins_free
+
+    def free(self, number):
+        """Return whether a part before has seen to it that a part's buffer is free."""
+        return self.alternates and (number > 0 or self.goes_on)
+
+    def awaits(self, number):
+        """Return whether a part waits behind its writes."""
+        return self.alternates and (self.goes_on or 1 <= number < self.count - 1)
+
+    def commits(self, number):
+        """Return whether a wait tells a part's store from the next one's."""
+        return not self.alternates or number == self.count - 1 or self.awaits(number + 1)
 
 
 @tw.function
@@ -235,10 +260,11 @@ def load_part(plan, thread, tensor, where):
 
 
 @tw.function
-def store_boxes(plan, out, buffer, D, where, is_free):
+def store_boxes(plan, out, buffer, D, where, is_free, awaits, commits):
     """Write a part of the results to shared memory, when it is free, and begin its store by TMA.
 
-    Of two buffers the one is written while the store before reads the other; when all have written, that is free.
+    Of two buffers the one is written while the store before reads the other; when all have written, that is free, if
+    the part `awaits` it.
     """
     group = tw.warpgroup_id()
     ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
@@ -249,13 +275,14 @@ def store_boxes(plan, out, buffer, D, where, is_free):
         ours.sync()
     tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
     tw.fence_proxy_async()
-    if plan.buffers > 1 and is_leader:
+    if awaits and is_leader:
         tw.tma_store_wait(0)
     ours.sync()
     if is_leader:
         tile = tw.local_tile(D, (*plan.part.tiler_mn, 1), where, guard=True)[:, :, 0]
         tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
-        tw.tma_store_commit()
+        if commits:
+            tw.tma_store_commit()
 
 
 @tw.function

@@ -18,6 +18,7 @@ import tilewright as tw
 from tilewright.arch import ARCHES, GPUS, Arch
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels.family import Candidate, Resources
+from tilewright.kernels.further import Further
 from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine
@@ -97,6 +98,24 @@ def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, confi
         warnings.simplefilter("error")
         found = kernel[132, THREADS].resources(d, *operands, one, one, plan, *[d] * adds, arch="sm_90a")
     assert not found.spills and found.local_bytes == 0, found
+
+
+@pytest.mark.parametrize("tile", [(128, 160, 64), (128, 192, 64)], ids=str)
+def test_wide_tiles_of_one_consumer_have_registers_for_rows(tile: tuple[int, int, int]) -> None:
+    """A scale for each row spills nothing; where matrices or further results are added, others are proposed."""
+    problem = replace(problem_of("bf16", 4093, 4095, 4096), scales=(tw.float32,))
+    configuration = HopperConfiguration(tile, (8, 1), 4, is_ping_pong=True)
+    assert tile in {c.configuration.tile for c in legal(problem)}
+    plan = plan_for(problem, configuration, H200.arch)
+    kernel, one = matmul_warpgroups.numbered(1).configure(min_blocks=1), np.float32(1)
+    a, b = (tw.spec(tw.bfloat16, (rows, 4096, 1), stride=(4096, 1, 0)) for rows in (4093, 4095))
+    d = tw.spec(tw.bfloat16, (4093, 4095, 1), stride=(4096, 1, 0))
+    scale = tw.spec(tw.float32, (4093, 4095, 1), stride=(1, 0, 0))
+    found = kernel[132, THREADS].resources(d, a, b, one, one, plan, scale, arch="sm_90a")
+    assert not found.spills and found.local_bytes == 0, found
+    for more in ({"c": tw.bfloat16}, {"elements": (tw.bfloat16,)}, {"further": (Further(tw.float32, "sum", "M"),)}):
+        others = [c.configuration for c in legal(replace(problem, **more))]
+        assert not any(isinstance(c, HopperConfiguration) and c.is_ping_pong and c.tile == tile for c in others)
 
 
 # --- what is proposed ----------------------------------------------------------------------------------------
