@@ -15,7 +15,7 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._grouped_kernel import Ends, part_of
 from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order
-from tilewright.kernels._hopper_results_kernel import of_part
+from tilewright.kernels._hopper_results_kernel import of_part, results_buffer, store_rows
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 _CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2
@@ -30,7 +30,7 @@ def grouped_warpgroups(D, A, B, offsets, plan: tw.constexpr):
     """
     own = plan.plan
     sA, sB = tw.shared(A.dtype, own.smem_a), tw.shared(B.dtype, own.smem_b)
-    sD = tw.shared(D.dtype, own.smem_d) if own.stores_boxes else None
+    sD = results_buffer(own, D)
     readers = 4 if own.is_ping_pong else 4 * CONSUMERS
     ring = tw.pipeline(own.stages, consumers=readers, bytes=own.stage_bytes)
     order = Order() if own.is_ping_pong else None
@@ -217,7 +217,7 @@ def finish(plan, products, acc, sD, D, place, consumer):
                     # In ping-pong the other consumer has told that the buffer is free.
                     gather(own, out, sD[:, :, consumer], own.is_ping_pong and wave == part == 0)
                     if left < rows:
-                        store_rows(sD[:, :, consumer], tw.local_tile(matrix, (rows, columns), where, guard=True))
+                        store_inside(sD[:, :, consumer], tw.local_tile(matrix, (rows, columns), where, guard=True))
                     elif tw.thread_idx.x % WARPGROUP == 0:
                         if plan.ragged == "M":
                             tile = tw.local_tile(whole, (rows, columns), where)
@@ -225,10 +225,12 @@ def finish(plan, products, acc, sD, D, place, consumer):
                             tile = tw.local_tile(whole, (rows, columns, 1), (*where, group))[:, :, 0]
                         tw.copy(tw.atoms.SM90_TMA_STORE, sD[:, :, consumer], tile)
                         tw.tma_store_commit()
+                elif own.rows is not None:
+                    store_rows(own, out, sD[:, :, consumer], matrix, where, own.is_ping_pong and wave == part == 0)
                 else:
                     tile = tw.local_tile(matrix, (rows, columns), where, guard=True)
                     tw.copy(out, thread.partition_C(tile))
-            if own.stores_boxes and own.is_ping_pong and left < rows:
+            if own.is_ping_pong and (own.rows is not None or (own.stores_boxes and left < rows)):
                 tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
 
 
@@ -247,7 +249,7 @@ def gather(plan, out, buffer, is_free):
 
 
 @tw.function
-def store_rows(buffer, tile):
+def store_inside(buffer, tile):
     """Write what a consumer gathered of a part to the rows of a tile that are inside, 16 bytes at a time."""
     width = 128 // tile.dtype.bits
     across = tile.shape[1] // width
