@@ -61,6 +61,7 @@ CASES = {
     "rows, all of one": Case("M", (256, 136, 72), COOPERATIVE, (256,), dtype=np.float16),
     "rows, two rows of instructions": Case("M", (300, 136, 72), (256, 128, 64), (40, 40, 300)),
     "rows, results of odd rows": Case("M", (100, 67, 72), COOPERATIVE, (33, 90), majors="KM"),
+    "rows, results of odd rows, ping-pong": Case("M", (460, 67, 136), COOPERATIVE, (30, 230, 450), majors="KM", out=BF16, more=PING_PONG),
     "columns": Case("N", (200, 136, 136), COOPERATIVE, majors="KM"),
     "K": Case("K", (200, 136, 136), COOPERATIVE, majors="MK"),
     "K, results of 16 bits": Case("K", (200, 136, 136), COOPERATIVE, majors="MK", out=BF16),

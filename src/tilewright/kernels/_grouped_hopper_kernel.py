@@ -230,8 +230,10 @@ def finish(plan, products, acc, sD, D, place, consumer):
                 else:
                     tile = tw.local_tile(matrix, (rows, columns), where, guard=True)
                     tw.copy(out, thread.partition_C(tile))
-            if own.is_ping_pong and (own.rows is not None or (own.stores_boxes and left < rows)):
-                tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
+    if own.is_ping_pong:
+        is_cut = plan.ragged == "M" and end - begin - row * m < m
+        if own.rows is not None or (own.stores_boxes and is_cut):
+            tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
 
 
 @tw.function
