@@ -7,7 +7,7 @@ products one after the other (its advisory C7514), or waits earlier (C7517). Ove
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tilewright.backends.cpp.prelude import FUNCTION
@@ -29,16 +29,16 @@ _KEEP_READS = f"""\
 }}"""
 
 
-def fence_registers(printer: Printer, op: Op) -> None:
-    """Print what keeps the compiler from moving uses of products' registers across a fence or a wait."""
-    for buffer, count in _in_products(printer, op).items():
-        c, letter = buffer.dtype.c_name, LETTERS[buffer.dtype]
-        printer.prelude.need(
-            "// Keeps the compiler from moving uses of registers to the other side of this line.\n"
-            f"template <int count>\n{FUNCTION} void fence_registers({c}* r) {{\n"
-            f'#pragma unroll\n    for (int i = 0; i < count; i++) asm volatile("" : "+{letter}"(r[i]) :: "memory");\n}}'
-        )
-        printer.statement(f"fence_registers<{count}>({printer.buffer_names[buffer]});", op)
+def fence_results(printer: Printer, op: Op, pending: int) -> None:
+    """Print what keeps uses of registers behind a wait that leaves so many groups of products under way.
+
+    The registers of these are left alone: to the assembler a statement that takes them is a use, for which it would run
+    the products one after the other (C7514). Where they are all that there are nobody uses any; such loops keep the
+    statement with which they were measured.
+    """
+    under_way = _registers_of_last_groups(printer, op, pending) if pending else set()
+    found = _in_products(printer, op)
+    _print_fences(printer, op, {b: n for b, n in found.items() if b.root not in under_way} or found)
 
 
 def keep_reads_behind(printer: Printer, op: Op) -> None:
@@ -80,6 +80,51 @@ def _loops_around(printer: Printer, op: Op) -> Iterator[Op]:
         owner = printer.structure.owners.get(block)
         if isinstance(owner, While) or (isinstance(owner, For) and owner.unroll != 0):
             yield owner
+
+
+def fence_operands(printer: Printer, op: Op) -> None:
+    """Print what keeps uses of registers before a fence, for the products behind it, up to their commit."""
+    block, index = printer.structure.places[op]
+    needed: set[Buffer] = set()
+    for each in block.ops[index + 1 :]:
+        if each.effects.commits is Completion.WARPGROUP:
+            break
+        needed |= _registers_of_products(each)
+    found = _in_products(printer, op)
+    _print_fences(printer, op, {b: n for b, n in found.items() if b.root in needed} or found)
+
+
+def _print_fences(printer: Printer, op: Op, buffers: Mapping[Buffer, int]) -> None:
+    for buffer, count in buffers.items():
+        c, letter = buffer.dtype.c_name, LETTERS[buffer.dtype]
+        printer.prelude.need(
+            "// Keeps the compiler from moving uses of registers to the other side of this line.\n"
+            f"template <int count>\n{FUNCTION} void fence_registers({c}* r) {{\n"
+            f'#pragma unroll\n    for (int i = 0; i < count; i++) asm volatile("" : "+{letter}"(r[i]) :: "memory");\n}}'
+        )
+        printer.statement(f"fence_registers<{count}>({printer.buffer_names[buffer]});", op)
+
+
+def _registers_of_products(op: Op) -> set[Buffer]:
+    """Return the registers of an op that is a product, and of those in its blocks."""
+    inside = [op, *(each for block in op.blocks for each in block.walk())]
+    products = [each for each in inside if each.effects.asynchronous is Completion.WARPGROUP]
+    return {b.root for each in products for b in each.buffers if b.space is Space.REGISTER}
+
+
+def _registers_of_last_groups(printer: Printer, wait: Op, pending: int) -> set[Buffer]:
+    """Return the registers of the newest `pending` groups before a wait, as far as its own block shows them."""
+    block, index = printer.structure.places[wait]
+    found: set[Buffer] = set()
+    for each in reversed(block.ops[:index]):
+        if each.effects.commits is Completion.WARPGROUP:
+            pending -= 1
+            if pending < 0:
+                break
+        elif any(inner.effects.commits is Completion.WARPGROUP for b in each.blocks for inner in b.walk()):
+            break
+        found |= _registers_of_products(each)
+    return found
 
 
 def _in_products(printer: Printer, op: Op) -> dict[Buffer, int]:

@@ -40,7 +40,7 @@ from tilewright.backends.sim.values import Array, Frame, Mask, at_least_2d, both
 from tilewright.dtypes import DType, bool_, float16, int32, uint32
 from tilewright.errors import LanguageError
 from tilewright.instructions.descriptors import CHUNK, SharedDescriptor
-from tilewright.instructions.product_fences import LETTERS, fence_registers, keep_reads_behind
+from tilewright.instructions.product_fences import LETTERS, fence_operands, fence_results, keep_reads_behind
 from tilewright.instructions.warpgroup_atoms import NAMES as NAMES
 from tilewright.instructions.warpgroup_atoms import ROWS, THREADS, WarpgroupMMAAtom, make_atom, words_of
 from tilewright.instructions.warpgroup_operands import (
@@ -409,7 +409,7 @@ class WgmmaFence(Instruction):
         return run
 
     def cuda(self, printer: Printer) -> None:
-        fence_registers(printer, self)
+        fence_operands(printer, self)
         _statement(printer, self, "wgmma_fence", "wgmma.fence.sync.aligned")
 
 
@@ -469,7 +469,7 @@ class WgmmaWait(Instruction):
         _statement(printer, self, "wgmma_wait", "wgmma.wait_group.sync.aligned", self.pending)
         if self.pending == 0:
             keep_reads_behind(printer, self)
-        fence_registers(printer, self)
+        fence_results(printer, self, self.pending)
 
 
 # --- how it is written -----------------------------------------------------------------------------------

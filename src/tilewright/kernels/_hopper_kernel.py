@@ -6,7 +6,7 @@ Device code, traced into kernels. One text serves all element types, majors and 
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
+from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
 from tilewright.kernels._hopper_results_kernel import Operands, Pieces, finish, results_buffer
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
@@ -41,6 +41,9 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     order = Order() if plan.is_ping_pong else None
     peers = Peers(plan) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
+    if plan.begins_early:
+        tw.grid_dependency_wait()  # up to here this ran beside the launch before
+        tw.launch_dependents()
     rank = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
     works = works_of(plan, D, A)
 
@@ -224,7 +227,6 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, operand
     thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
     tA, tB = thread.partition_A(sA), thread.partition_B(sB)
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
-    partial = tw.registers(acc.dtype, acc.shape) if plan.promotes else None
     state = ring.consumer(behind=0 if plan.promotes else 1, relaxed=True)
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
@@ -233,8 +235,11 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, operand
         ready = None
         if peers is None:
             ready = Operands(plan, epilogue, operands, D, Pieces(plan, place, consumer))
-        multiply(plan, state, tA, tB, acc, partial, first, last, factors)
-        if not plan.promotes:
+        if plan.promotes:
+            promoted = multiply_pairs if plan.overlaps else multiply_promoted
+            promoted(plan, state, tA, tB, acc, first, last, factors)
+        else:
+            multiply(plan, state, tA, tB, acc, first, last)
             tw.wgmma_wait(0)
             if peers is None:  # otherwise it was the only tile
                 state.release()
@@ -262,7 +267,7 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
         place = plan.cluster * row + rank, column, batch
         ready = Operands(plan, epilogue, operands, D, Pieces(plan, place, 0))
         order.multiplies[consumer].wait(parity)
-        multiply(plan, state, tA, tB, acc, None, 0, works.k_tiles, None)
+        multiply(plan, state, tA, tB, acc, 0, works.k_tiles)
         if tw.lane_id() == 0:
             order.multiplies[other].arrive()
         tw.wgmma_wait(0)
@@ -280,28 +285,91 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
 
 
 @tw.function
-def multiply(plan, state, tA, tB, acc, partial, first, last, scales):
-    """Multiply tiles of K; the last products are still under way behind it.
-
-    Of 8-bit floats the tensor cores keep some 14 bits of a sum, so each tile of K is summed up by itself (`promotes`)
-    and added to the others in float32, multiplied by the scales of its blocks.
-    """
-    if plan.promotes:
-        tw.clear(acc)
+def multiply(plan, state, tA, tB, acc, first, last):
+    """Multiply tiles of K; the last products are still under way behind it."""
     for k_tile in range(first, last):
         with state.read() as stage:
             tw.wgmma_fence()
-            if plan.promotes:
-                tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], partial, accumulate=False)
+            tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > first)
+            tw.wgmma_commit()
+            tw.wgmma_wait(1)
+
+
+class Partial:
+    """The sums of one tile of K of the rows of one instruction, and the scales by which they are multiplied."""
+
+    def __init__(self, plan, acc, scales, k_tile, last):
+        rows, _ = plan.mma.tiler_mn
+        self.sums = tw.registers(acc.dtype, plan.mma.partition_shape((rows, plan.tile[1]), "C"))
+        self.scales = None if scales is None else ScalesAhead(scales, k_tile, last - 1)
+
+    def factors(self, following):
+        """Return what multiplies the sums of each wave of instructions; the scales of the `following` tile are next."""
+        return None if self.scales is None else self.scales.factors(tw.size(self.sums), following)
+
+    @tw.function
+    def add_to(self, acc, wave, factors):
+        """Add the sums to the accumulators of a wave of instructions."""
+        target = acc[:, wave, 0]
+        if factors is None:
+            for i in tw.static_range(tw.size(target)):
+                target[i] += self.sums[i]
+        else:
+            add_scaled(target, self.sums, factors[wave])
+
+
+@tw.function
+def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
+    """Multiply tiles of K, each of which is added to the accumulators in float32, by the `scales` of its blocks.
+
+    Of 8-bit floats the tensor cores keep some 14 bits of a sum. The rows of one instruction are added before the next
+    ones are multiplied, and only the other consumer keeps the tensor cores at work meanwhile.
+    """
+    rows, _ = plan.mma.tiler_mn
+    waves, partial = plan.tile[0] // rows, Partial(plan, acc, scales, first, last)
+    tw.clear(acc)
+    for k_tile in range(first, last):
+        factors = partial.factors(k_tile + 1)
+        with state.read() as stage:
+            for wave in tw.static_range(waves):
+                if wave > 0:
+                    partial.add_to(acc, wave - 1, factors)
+                tw.wgmma_fence()
+                tw.gemm(plan.mma, tA[:, wave : wave + 1, :, stage], tB[:, :, :, stage], partial.sums, accumulate=False)
                 tw.wgmma_commit()
-                factors = None if scales is None else scales.read(k_tile)  # while the products are under way
                 tw.wgmma_wait(0)
-                if scales is None:
-                    for i in tw.static_range(tw.size(acc)):
-                        acc[i] += partial[i]
-                else:
-                    add_scaled(acc, partial, factors)
-            else:
-                tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > first)
-                tw.wgmma_commit()
-                tw.wgmma_wait(1)
+        partial.add_to(acc, waves - 1, factors)
+
+
+@tw.function
+def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
+    """Do the same by two tiles of K at a time, the first of which is added while the second is multiplied."""
+    one, other = Partial(plan, acc, scales, first, last), Partial(plan, acc, scales, first + 1, last)
+
+    @tw.function
+    def begin(partial, stage):
+        """Begin the products of a stage."""
+        tw.wgmma_fence()
+        tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], partial.sums, accumulate=False)
+        tw.wgmma_commit()
+
+    tw.clear(acc)
+    for k_tile in range(first, last - 1, 2):
+        stage = state.acquire()
+        begin(one, stage)
+        following = state.acquire()
+        begin(other, following)
+        factors, others = one.factors(k_tile + 2), other.factors(k_tile + 3)
+        tw.wgmma_wait(1)
+        state.give_back(stage)
+        one.add_to(acc, 0, factors)
+        tw.wgmma_wait(0)
+        state.give_back(following)
+        other.add_to(acc, 0, others)
+    if (last - first) % 2 == 1:
+        stage = state.acquire()
+        begin(one, stage)
+        factors = one.factors(last)
+        tw.wgmma_wait(0)
+        state.give_back(stage)
+        one.add_to(acc, 0, factors)

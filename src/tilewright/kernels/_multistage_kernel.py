@@ -72,7 +72,7 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     def multiply(k_tile, start):
         """Multiply a tile of K while the copies of a later one begin."""
         stage = pipe.read_stage(k_tile)
-        factors = None if scales is None else scales.read(tiles_a.begin + k_tile)
+        found = None if scales is None else scales.load(tiles_a.begin + k_tile)
         if scales is not None:
             tw.clear(sums)
         # Guards need registers, of which more are free before the next fragments are there.
@@ -93,7 +93,7 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             else:
                 add_products_of_parts(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
         if scales is not None:
-            add_scaled(acc, sums, factors)
+            add_scaled(acc, sums, scales.factors(found, 0, tw.size(acc)))
 
     first = 0
     if plan.has_edges:

@@ -72,8 +72,10 @@ _SHAPES: Sequence[_Shape] = (
     ((128, 64), True, 1),
     ((64, 64), True, 1),
 )
-# Sums that are promoted are held twice, and need whole warpgroups that wait for their products.
+# Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
 _PROMOTED_SHAPES: Sequence[_Shape] = (
+    ((256, 128), False, 1),
+    ((256, 128), False, 2),
     ((128, 192), False, 1),
     ((128, 192), False, 2),
     ((128, 160), False, 1),
@@ -82,7 +84,8 @@ _PROMOTED_SHAPES: Sequence[_Shape] = (
     ((128, 128), False, 2),
     ((128, 64), False, 1),
 )
-_MOST_SCALED = 128  # columns of a tile with scales of their own for each block of K: of more registers are spilled
+# Rows and columns of a tile whose columns have scales of their own for each block of K: with more, registers spill.
+_MOST_SCALED = 128
 # Accumulators of a thread beside which matrices, and values of further results, are spilled. With 160 and 192 a bias is
 # spilled too (up to 300 bytes, behind the products): measured, gelu of a linear layer is faster by 7 % all the same.
 _MOST_BESIDE = 128
@@ -112,6 +115,7 @@ _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300
 # pairs took as long as single blocks where L2 kept up.
 _BESIDE = 0.05
 _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
+_LEAST_SCALED_US = 0.42  # with scales of blocks, measured on tiles of 128 x 64
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
 _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
@@ -210,11 +214,11 @@ class Hopper(Family):
             clusters = max(min(clusters, c.blocks // c.cluster), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
-            first = _kernel(len(problem.blocks), c.cluster_size)[blocks, THREADS]
+            first = _kernel(len(problem.blocks), c.cluster_size, plan.begins_early)[blocks, THREADS]
             return launch_splits(problem, c.splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers)
-        launcher = _kernel(further, c.cluster_size)[blocks, THREADS]
+        launcher = _kernel(further, c.cluster_size, plan.begins_early)[blocks, THREADS]
         # A part of each row from a tile of registers, and of each column from each of its warps.
         height, width = plan.part.tiler_mn
         along, down = -(-columns // width), -(-rows // height) * WARPGROUP // WARP
@@ -226,8 +230,8 @@ HOPPER = Hopper()
 
 
 @cache
-def _kernel(further: int, cluster: int) -> Kernel:
-    kernel = matmul_warpgroups.numbered(further).configure(min_blocks=1)
+def _kernel(further: int, cluster: int, begins_early: bool) -> Kernel:
+    kernel = matmul_warpgroups.numbered(further).configure(min_blocks=1, dependent_launch=begins_early)
     return kernel.configure(cluster=cluster) if cluster > 1 else kernel
 
 
@@ -248,8 +252,12 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             tile = (narrow, wide) if is_swapped else (wide, narrow)
             yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
     shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else _SHAPES
+    if any(x.of == "B" and x.rows == BLOCK for x in problem.blocks):
+        # Columns of other tiles are parts of other blocks in each of them: six factors a thread in place of two, for
+        # which a step of 128 x 192 took 1.28 of one without scales, and of 128 x 128 and 256 x 128 1.12 to 1.19.
+        shapes = [shape for shape in shapes if BLOCK % shape[0][1] == 0]
     if any(x.of == "B" and x.rows == 1 for x in problem.blocks):
-        shapes = [shape for shape in shapes if shape[0][1] <= _MOST_SCALED]
+        shapes = [shape for shape in shapes if max(shape[0]) <= _MOST_SCALED]
     if problem.c is not None or problem.elements or problem.further:
         shapes = [shape for shape in shapes if not shape[1] or math.prod(shape[0]) // WARPGROUP <= _MOST_BESIDE]
     for tile, is_ping_pong, cluster in shapes:
@@ -289,7 +297,10 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     tiles, steps = -(-problem.m // m) * -(-problem.n // n) * problem.batch, -(-problem.k // k)
     most = steps // _LEAST_STEPS
     found = {min(waves * whole.blocks // tiles, most) for waves in (1, 2)}
-    yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
+    # Beside scales of blocks the sums of larger tiles are spilled where they are written as they are.
+    has_columns = any(x.of == "B" and x.rows == 1 for x in problem.blocks)
+    if not problem.blocks or m * n <= (64 if has_columns else 128) * 128:
+        yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
     sums = m * n * problem.accumulator.bytes
     stage = (m + n) * ROW + 16
     for splits in _CLUSTERS:
@@ -316,7 +327,8 @@ def step_us(
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
     filled = (of_a + of_b / c.cluster) / rate
-    return max(multiplying + _BESIDE * (of_a + of_b) / rate, filled, _LEAST_STEP_US)
+    least = _LEAST_SCALED_US if problem.blocks else _LEAST_STEP_US
+    return max(multiplying + _BESIDE * (of_a + of_b) / rate, filled, least)
 
 
 def _lines(operand: Operand) -> float:

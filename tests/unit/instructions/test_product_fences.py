@@ -92,6 +92,46 @@ def test_the_branch_is_where_reads_would_move(atom, steps, pending, tiles, branc
     assert kernel.source(*arrays, arch="sm_90a").count(BRANCH) == branches
 
 
+def test_registers_of_products_under_way_are_left_alone():
+    """Sums of one group are used while the next multiplies: a statement that takes its registers would end it."""
+    mma = tw.make_tiled_mma(tw.atoms.SM90_64x128x32_F32E4M3E4M3_SS_TN)
+    layouts = [tw.tile_to_shape(tw.atoms.GMMA_K_SW128(tw.float8_e4m3fn), (rows, 128, 2)) for rows in (64, 128)]
+
+    @tw.kernel
+    def kernel(C, A, B, tiles):
+        sA, sB = (tw.shared(tw.float8_e4m3fn, layout) for layout in layouts)
+        for i in range(tw.thread_idx.x, 64 * 128, 128):
+            sA[i // 128, i % 128, 0] = A[i // 128, i % 128]
+        tw.fence_proxy_async()
+        tw.sync_threads()
+        thread = mma.get_slice(tw.thread_idx.x)
+        tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+        total, one, other = (tw.registers(tw.float32, mma.partition_shape((64, 128), "C")) for _ in range(3))
+        tw.clear(total)
+        for _ in range(tiles):
+            for number, sums in enumerate((one, other)):
+                tw.wgmma_fence()
+                tw.gemm(mma, tA[:, :, :, number], tB[:, :, :, number], sums, accumulate=False)
+                tw.wgmma_commit()
+            for pending, sums in ((1, one), (0, other)):
+                tw.wgmma_wait(pending)
+                for i in tw.static_range(tw.size(sums)):
+                    total[i] += sums[i]
+        found = thread.partition_C(C)
+        for i in tw.static_range(tw.size(total)):
+            found[i] = total[i]
+
+    a, b = (tw.spec(tw.float8_e4m3fn, (rows, 128)) for rows in (64, 128))
+    lowered = kernel[1, 128].lower(tw.spec(tw.float32, (64, 128)), a, b, 4, arch="sm_90a")
+    assert not re.search(r"C75\d\d", lowered.module.log), lowered.module.log
+    fences = re.findall(r"(wgmma_wait<\d>|fence_registers<64>\(\w+\)|wgmma_fence)(?=\(\);|;)", lowered.source.text)
+    assert fences == [
+        *("fence_registers<64>(one)", "wgmma_fence", "fence_registers<64>(other)", "wgmma_fence"),
+        *("wgmma_wait<1>", "fence_registers<64>(one)", "wgmma_wait<0>"),
+        *("fence_registers<64>(one)", "fence_registers<64>(other)"),
+    ]
+
+
 def test_results():
     kernel, (out, a, b) = product(HALVES, 3, 1)
     random = np.random.default_rng(0)

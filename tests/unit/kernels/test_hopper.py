@@ -22,7 +22,8 @@ from tilewright.kernels.further import Further
 from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine
-from tilewright.kernels.problem import Operand, Problem
+from tilewright.kernels.problem import BLOCK, Blocks, Operand, Problem
+from tilewright.kernels.split_k import sums_problem
 
 H200 = Machine.of(Arch.parse("sm_90a"))
 TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
@@ -98,6 +99,59 @@ def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, confi
         warnings.simplefilter("error")
         found = kernel[132, THREADS].resources(d, *operands, one, one, plan, *[d] * adds, arch="sm_90a")
     assert not found.spills and found.local_bytes == 0, found
+
+
+BLOCKS = {  # rows of A and columns of B that share a scale, of 128 elements of K
+    "rows and blocks": (Blocks("A", 1), Blocks("B", BLOCK)),
+    "rows and columns": (Blocks("A", 1), Blocks("B", 1)),
+    "blocks and columns": (Blocks("A", BLOCK), Blocks("B", 1)),
+    "none": (),
+}
+
+
+def scaled() -> Iterator[object]:
+    """Yield each configuration of promoted sums with each kind of scales; most of them are slow."""
+    seen = set()
+    for name, blocks in BLOCKS.items():
+        for m in (4093, 60):
+            for c in legal(replace(problem_of("e4m3", m, 4095, 8192), blocks=blocks)):
+                kind = replace(c.configuration, splits=min(c.configuration.splits, 2), stages=3)
+                if (name, kind) not in seen:
+                    seen.add((name, kind))
+                    is_quick = name == "rows and blocks" and kind.tile == (256, 128, 128) and kind.cluster == 1
+                    marks = () if is_quick else pytest.mark.slow
+                    yield pytest.param(name, kind, marks=marks, id=f"{name}, {kind}")
+
+
+@pytest.mark.parametrize(("name", "configuration"), list(scaled()))
+def test_nothing_spills_beside_scales_of_blocks(name: str, configuration: HopperConfiguration) -> None:
+    """Neither do products wait for each other, of which two tiles of K are under way."""
+    problem, blocks = problem_of("e4m3", 4093, 4095, 8192), BLOCKS[name]
+    if configuration.splits > 1 and not configuration.adds_in_cluster:
+        problem = sums_problem(problem)
+    problem = replace(problem, blocks=blocks)
+    a, b = (tw.spec(tw.float8_e4m3fn, (rows, 8192, 1), stride=(8192, 1, 0)) for rows in (4093, 4095))
+    d = tw.spec(problem.d.dtype, (4093, 4095, 1), stride=(4096, 1, 0))
+    rows = [-(-(4093 if x.of == "A" else 4095) // x.rows) for x in blocks]
+    scales = [tw.spec(tw.float32, (count, 64, 1), stride=(1, count, 0)) for count in rows]
+    kernel = matmul_warpgroups.numbered(len(scales)).configure(min_blocks=1)
+    if configuration.cluster_size > 1:
+        kernel = kernel.configure(cluster=configuration.cluster_size)
+    plan, one = plan_for(problem, configuration, H200.arch), np.float32(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = kernel[132, THREADS].resources(d, a, b, one, one, plan, *scales, arch="sm_90a")
+    assert not found.spills and found.local_bytes == 0, found
+
+
+def test_scales_of_blocks_prefer_whole_blocks_of_columns() -> None:
+    """The columns of a thread are parts of one block then, or two tiles of K are under way, or one in a cluster."""
+    blocks = BLOCKS["rows and blocks"]
+    for extents, tile in (((8192, 8192, 8192), (256, 128, 128)), ((128, 7168, 16384), (128, 128, 128))):
+        problem = replace(problem_of("e4m3", *extents), blocks=blocks)
+        best = min(legal(problem), key=lambda c: c.prediction.us if c.prediction else 0)
+        assert best.configuration.tile == tile
+        assert all(BLOCK % c.configuration.tile[1] == 0 for c in legal(problem))
 
 
 @pytest.mark.parametrize("tile", [(128, 160, 64), (128, 192, 64)], ids=str)

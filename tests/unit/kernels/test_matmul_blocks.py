@@ -155,7 +155,9 @@ def test_splits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 HOPPER = {
     "two warpgroups": ((128, 192, 128), {}),
-    "clusters": ((128, 128, 128), {"cluster": 2}),
+    "clusters, pairs of tiles and one": ((128, 128, 128), {"cluster": 2}),
+    "pairs of tiles": ((128, 128, 128), {}),
+    "rows of two instructions": ((256, 128, 128), {}),
     "few rows": ((16, 128, 128), {"is_swapped": True}),
     "few columns": ((128, 16, 128), {}),
     "splits": ((128, 64, 128), {"splits": 2}),
@@ -172,7 +174,7 @@ def test_hopper(name: str, rows_b: int) -> None:
     m, n, k = (
         (9 if name == "few rows" else 140),
         (9 if name == "few columns" else 200),
-        512 if "splits" in name else 300,
+        512 if "splits" in name or name == "pairs of tiles" else 300,
     )
     k += -k % 16
     a, b = small(1, (m, k)), small(2, (n, k)).T
