@@ -40,7 +40,7 @@ button { font: inherit; color: var(--ink); background: var(--panel); border: 1px
   padding: 4px 10px; cursor: pointer; }
 button[aria-selected="true"] { border-color: var(--accent); box-shadow: inset 0 0 0 1px var(--accent); }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: -2px; }
-nav { display: flex; flex-wrap: wrap; gap: 6px; margin: 14px 0; }
+nav { display: flex; flex-wrap: wrap; gap: 6px; margin: 14px 0; max-height: 40vh; overflow-y: auto; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 10px; margin: 14px 0; }
 .tile { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 10px 12px; }
 .tile b { display: block; font-size: 19px; font-variant-numeric: tabular-nums; } .tile span { color: var(--soft); }
@@ -123,6 +123,8 @@ JAVASCRIPT = """
     current = (n + sections.length) % sections.length;
     sections.forEach((s, i) => { s.hidden = i !== current; });
     tabs.forEach((t, i) => t.setAttribute('aria-selected', String(i === current)));
+    const list = tabs[current].parentElement;
+    list.scrollTop = tabs[current].offsetTop - list.offsetTop - list.clientHeight / 2;
   };
   tabs.forEach((tab, n) => tab.addEventListener('click', () => show(n)));
   const toggle = (row) => {
@@ -222,6 +224,7 @@ def as_html(launches: Sequence[LaunchReport]) -> str:
 <body>
 <header><h1>Tilewright profile</h1><button id="theme">light or dark</button><button id="help">keys</button></header>
 <main>
+{f'<p class="soft">{len(launches)} launches</p>' if len(launches) > 1 else ""}
 <nav role="tablist" aria-label="launches"{"" if len(launches) > 1 else " hidden"}>{tabs}</nav>
 {body}
 <footer>Measured on the simulator; bounds are peak rates, not a forecast.</footer>

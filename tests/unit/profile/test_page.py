@@ -297,6 +297,25 @@ def test_launches_that_differ_in_their_data_are_told_apart_by_figures() -> None:
     assert differences([first]) == [""]
 
 
+def test_launches_of_other_functions_are_told_apart() -> None:
+    """Tabs that said `1 apply`, `2 apply`, `3 apply`: a lambda has its line, and instructions have classes."""
+
+    @tw.kernel
+    def apply(x, f: tw.constexpr):
+        x[tw.thread_idx.x] = f(x[tw.thread_idx.x])
+
+    x = np.ones(32, np.float32)
+    with tw.simulate(profile=True) as run:
+        apply[1, 32](x, lambda v: v * 2)
+        apply[1, 32](x, lambda v: v + 1)
+        for f in (lambda v: -v, lambda v: tw.exp(v)):
+            apply[1, 32](x, f)
+    line = run.report().launches[0].launch.lines[-1].line
+    told = differences(run.report().launches)
+    assert len(set(told)) == 4 and all(words.startswith("f lambda at test_page.py:") for words in told)
+    assert told[0] == f"f lambda at test_page.py:{line}, float 1" and told[3].endswith(", float 0")
+
+
 def test_arguments_are_told_in_short(report: Report) -> None:
     told = dict(report.launches[0].launch.arguments)
     assert told == {"dst": "float32[32,32]", "src": "float32[32,32]", "layout": "(32,32):(1,32)"}
@@ -416,6 +435,22 @@ def test_the_overview_moves_the_timeline(browser: Browser, tmp_path: Path) -> No
         names = "document.querySelector('.names').getBoundingClientRect().left"
         assert abs(browser.value(f"{names} - {frame}.getBoundingClientRect().left")) < 3  # stay where they are
     assert browser.errors == []
+    browser.resize(1200, 900)
+
+
+@needs_browser
+def test_many_launches_leave_room_for_the_first(browser: Browser, tmp_path: Path) -> None:
+    launches = [launch_of({}, wavefronts=32 * (n + 1)) for n in range(40)]
+    path = tmp_path / "many.html"
+    path.write_text(as_html(launches))
+    browser.resize(390, 800)
+    browser.open(path)
+    assert browser.value("document.querySelector('section:not([hidden])').getBoundingClientRect().top") < 600
+    assert "40 launches" in browser.value("document.body.innerText")
+    browser.press("[")  # to the last, which the list then shows
+    tab = "document.querySelector('[aria-selected=true]').getBoundingClientRect()"
+    nav = "document.querySelector('nav').getBoundingClientRect()"
+    assert browser.value(f"{tab}.top >= {nav}.top - 1 && {tab}.bottom <= {nav}.bottom + 1")
     browser.resize(1200, 900)
 
 
