@@ -365,11 +365,11 @@ def test_the_tour_has_colours_only_where_they_are_wanted(monkeypatch: pytest.Mon
     stop = tour.bank_conflict()
     for no_color in (False, True):
         console = Console(
-            file=io.StringIO(), force_terminal=True, soft_wrap=True, color_system="truecolor", no_color=no_color
+            file=io.StringIO(), force_terminal=True, soft_wrap=True, color_system="standard", no_color=no_color
         )
         tour.show(stop, 1, console)
         assert isinstance(console.file, io.StringIO)
-        backgrounds = re.findall(r"\x1b\[[0-9;]*48;5;([0-9]+)m *(\d)", console.file.getvalue())
+        backgrounds = re.findall(r"\x1b\[30;((?:4|10)[0-7])m *(\d)", console.file.getvalue())
         # As many colours as banks, and each bank in its own: 8 rows of 8, before and after.
         assert len(set(backgrounds)) == len({bank for _, bank in backgrounds}) == (0 if no_color else 8)
         assert len(backgrounds) == (0 if no_color else 128)

@@ -176,7 +176,7 @@ def _banks(before: Any, after: Any) -> str:  # Any: layouts of any kind
     return tw.draw.text(drawing, width=max(get_terminal_size().columns - len(_INDENT), 1))
 
 
-_COLOURS = 110, 217, 209, 117, 142, 222, 79, 149  # of terminals, nearest to those of the drawings
+_COLOURS = 12, 13, 9, 14, 3, 11, 2, 10  # which terminals of 16 colours have too
 _CELL = re.compile(r" \d+(?!\d| *│)")  # the numbers of rows stand before a rule
 
 
