@@ -22,6 +22,7 @@ def overview(spans: Iterable[tuple[float, float, str, int]], rows: int, width: f
 
     Of each piece of a row the colour is shown that takes most of it.
     """
+    width = max(width, 1.0)  # of no activity too
     edges = np.linspace(0.0, width, _PIECES + 1)
     weights: dict[str, Array] = {}
     for left, right, kind, bits in spans:

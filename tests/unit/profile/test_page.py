@@ -174,6 +174,10 @@ def test_the_overview_shows_what_takes_most_of_each_piece() -> None:
     assert root.get("preserveAspectRatio") == "none" and root.get("aria-label") == "all"
 
 
+def test_nothing_has_an_empty_overview() -> None:
+    assert "<rect" not in overview([(0.0, 0.0, "k-wait", 1)], 1, 0.0, "")
+
+
 def test_rows_that_are_alike_are_one_in_the_overview() -> None:
     root = ElementTree.fromstring(overview([(0.0, 1.0, "k-mma", 0b1011)], 4, 1.0, ""))
     assert [(box.get("y"), box.get("height")) for box in root.iter("rect")] == [("0", "2"), ("3", "1")]
