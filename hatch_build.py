@@ -2,9 +2,9 @@
 
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
 of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Such
-functions lose their annotations too, which nothing reads. Indentation is one space. Every line keeps its number, so
-that tracebacks of an installed package match the repository. The sdist and editable installs hold the files as they
-are.
+functions lose their annotations too, and variables in functions theirs, which nothing reads. Indentation is one space.
+Every line keeps its number, so that tracebacks of an installed package match the repository. The sdist and editable
+installs hold the files as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import tarfile
 import tokenize
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
     tree = ast.parse(text)
-    for node in unannotated(tree, shown):
-        drop_annotations(lines, node)
+    cuts = [cut for node in unannotated(tree, shown) for cut in annotations_of(node, lines)]
+    drop(lines, cuts + [(x.target.lineno, x.target.end_col_offset, x.annotation) for x in local_annotations(tree)])
     for node in unseen(tree, name, shown):
         docstring = node.body[0]
         first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
@@ -188,8 +188,27 @@ def unannotated(tree: ast.Module, shown: frozenset[str] | None) -> list[ast.Func
     return found
 
 
-def drop_annotations(lines: list[str], function: ast.FunctionDef) -> None:
-    """Take the types of parameters and of the result out of the lines of a module."""
+def local_annotations(node: ast.AST, is_local: bool = False) -> Iterator[ast.AnnAssign]:
+    """Yield the assignments with a type to variables of functions; not those of functions whose source is read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            if has_plain_decorators(child):
+                yield from local_annotations(child, True)
+        elif isinstance(child, ast.ClassDef):
+            yield from local_annotations(child)
+        else:
+            is_typed = isinstance(child, ast.AnnAssign) and child.simple and child.value is not None
+            # What is left of a type over several lines would begin with the sign.
+            if is_local and is_typed and child.annotation.end_lineno == child.lineno:
+                yield child
+            yield from local_annotations(child, is_local)
+
+
+Cut = tuple[int, int, ast.expr]  # a row, the column in bytes after which to cut, and what to cut up to its end
+
+
+def annotations_of(function: ast.FunctionDef, lines: list[str]) -> list[Cut]:
+    """Return where the types of parameters and of the result of a function are."""
     a = function.args
     taken = [x for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
     cuts = [(x.lineno, x.col_offset + len(x.arg.encode()), x.annotation) for x in taken if x.annotation is not None]
@@ -197,6 +216,11 @@ def drop_annotations(lines: list[str], function: ast.FunctionDef) -> None:
         before = lines[returns.lineno - 1].encode()[: returns.col_offset]
         if b"->" in before:
             cuts.append((returns.lineno, len(before[: before.rindex(b"->")].rstrip()), returns))
+    return cuts
+
+
+def drop(lines: list[str], cuts: list[Cut]) -> None:
+    """Take what is to be cut out of the lines of a module, from the last on."""
     for row, begin, annotation in sorted(cuts, key=lambda cut: cut[:2], reverse=True):
         last = annotation.end_lineno or row
         rest = lines[last - 1].encode()[annotation.end_col_offset :]

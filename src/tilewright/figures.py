@@ -237,8 +237,8 @@ class SharedBuffer:
 class Event:
     """Something that warps did at a step: `count` instructions of one class at one line in a row.
 
-    `warps` has bit w set for warp w. `landed` is the step at which an asynchronous operation was waited for; None
-    for what is not asynchronous or was never waited for.
+    Arithmetic in a row is one event without a line. `warps` has bit w set for warp w. `landed` is the step at which an
+    asynchronous operation was waited for; None for what is not asynchronous or was never waited for.
     """
 
     step: int

@@ -36,7 +36,7 @@ STYLE = f"""
 .tilewright .scroll th {{ border: 0; color: var(--soft); font-weight: 600; text-align: right; padding: 4px 8px;
   white-space: nowrap; }}
 .tilewright .scroll td {{ border: 0; color: inherit; text-align: right; padding: 1px 8px; white-space: pre;
-  font-variant-numeric: tabular-nums; line-height: inherit; }}
+  font-variant-numeric: tabular-nums; line-height: inherit; vertical-align: top; }}
 .tilewright .scroll .left.left {{ text-align: left; }}
 .tilewright .scroll td.hot {{ color: var(--hot); font-weight: 600; }}
 .tilewright .scroll td.good {{ color: var(--good); font-weight: 600; }}
@@ -47,8 +47,10 @@ STYLE = f"""
 .tilewright dt {{ color: var(--soft); font-weight: 400; }} .tilewright dd {{ margin: 0; overflow-wrap: anywhere; }}
 .tilewright .scroll pre {{ margin: 0; padding: 6px 10px; font: 12px/1.45 ui-monospace, monospace; white-space: pre;
   background: none; color: inherit; overflow: visible; }}
+.tilewright .help {{ white-space: pre-wrap; overflow-wrap: anywhere; margin: 2px 0 6px; }}
 .tilewright details {{ margin: 4px 0; }} .tilewright summary {{ cursor: pointer; overflow-wrap: anywhere; }}
 @media (max-width: 600px) {{ .tilewright .scroll .wide {{ display: none; }}
+  .tilewright .scroll td.left:not(:first-child) {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
   .tilewright .scroll th, .tilewright .scroll td {{ padding-left: 5px; padding-right: 5px; }}
   .tilewright dl {{ grid-template-columns: 1fr; gap: 0; }} .tilewright dd {{ margin-bottom: 4px; }} }}
 """
@@ -211,9 +213,13 @@ def _source(kernel: Any) -> list[str]:
 
 
 def message(text: str, *, is_open: bool = True) -> str:
-    """Return a message of the library: its first line, and the others folded under it."""
+    """Return a message of the library: its first line, and the others folded under it, the help in lines that fold."""
     first, _, below = text.partition("\n")
-    return details(first, listing(inspect.cleandoc("\n" + below)), is_open=is_open) if below else heading(first)
+    if not below:
+        return heading(first)
+    shown, _, advice = ("\n" + inspect.cleandoc("\n" + below)).partition("\nhelp: ")
+    parts = [listing(shown[1:])] if shown else []
+    return details(first, *parts, f'<div class="help">help: {escape(advice)}</div>' if advice else "", is_open=is_open)
 
 
 def _framed(inside: str) -> str:

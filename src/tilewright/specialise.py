@@ -250,7 +250,7 @@ class OnSimulator:
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
         described = plan.describe(args)  # now: a list may be changed afterwards
-        return PreparedRun(lambda: self._run(config, described, reading))
+        return PreparedRun(lambda: self._run(config, described, reading), config)
 
     def resident_blocks(self, config: LaunchConfig) -> int:
         from tilewright.backends.sim.machine import RESIDENT_THREADS
@@ -263,8 +263,11 @@ class PreparedRun(Refused):
 
     _why_no_copy = PreparedLaunch._why_no_copy
 
-    def __init__(self, run: Callable[[], None]) -> None:
+    def __init__(self, run: Callable[[], None], config: LaunchConfig) -> None:
         self._run = run
+        self._config = config
+
+    __repr__ = PreparedLaunch.__repr__
 
     def __call__(self) -> None:
         self._run()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -11,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 from tests.helpers.terminal import needs_terminal, printed
 
 import tilewright
 from tilewright.cli import _COMMANDS, main
+from tilewright.demo import tour
 from tilewright.errors import CompileError
 
 # A kernel of this file needs no compiler: it shows what it was called with.
@@ -333,6 +337,55 @@ def test_the_tour_finds_the_race_and_a_layout_without_conflicts() -> None:
     text = call("demo", "--backend", "sim").stdout
     assert all(stop["title"] in text for stop in data["stops"])
     assert "--all" in text
+    assert "3 │ 0 1 2 3 4 5 6 7   3 │ 3 2 1 0 7 6 5 4" in conflict["code"]
+
+
+@pytest.mark.parametrize("columns", [30, 60, 200])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_tour_fits_its_terminal(columns: int, is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said folds at words, also in a pipe; nothing of a drawing stands outside; code stays as it is."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for stop in (tour.bank_conflict(), tour.in_cuda(), tour.runs()):
+        console = Console(
+            file=io.StringIO(), force_terminal=is_terminal, soft_wrap=True, highlight=False, no_color=True
+        )
+        tour.show(stop, 1, console)
+        assert isinstance(console.file, io.StringIO)
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+        code = [] if stop.language == "banks" else [f"    {line}".rstrip() for line in stop.code.splitlines()]
+        lines = shown.splitlines()
+        wide = [line for line in lines if len(line) > min(columns, 100) and line.rstrip() not in code]
+        assert all(line.startswith("    ") for line in wide), wide  # the expression of the layout
+        assert all(line in map(str.rstrip, lines) for line in code)
+        assert all(len(line) <= columns for line in lines if "│" in line)
+        assert " ".join(shown.split()) == " ".join(f"1. {stop.title} {stop.text} {stop.code}".split())
+
+
+def test_the_tour_has_colours_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = tour.bank_conflict()
+    for no_color in (False, True):
+        console = Console(
+            file=io.StringIO(), force_terminal=True, soft_wrap=True, color_system="standard", no_color=no_color
+        )
+        tour.show(stop, 1, console)
+        assert isinstance(console.file, io.StringIO)
+        backgrounds = re.findall(r"\x1b\[30;((?:4|10)[0-7])m *(\d)", console.file.getvalue())
+        # As many colours as banks, and each bank in its own: 8 rows of 8, before and after.
+        assert len(set(backgrounds)) == len({bank for _, bank in backgrounds}) == (0 if no_color else 8)
+        assert len(backgrounds) == (0 if no_color else 128)
+
+
+def test_the_tour_interrupted_leaves_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> tour.Stop:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tour, "bank_conflict", interrupt)
+    result = call("demo", "--backend", "sim")
+    assert result.exit_code == 130
+    assert "2. Without its barrier" in result.stdout and "Next:" not in result.stdout
+    assert result.stderr == "interrupted after 2 stops of the tour\n"
+    found = json.loads(call("demo", "--backend", "sim", "--json").stdout)
+    assert found["interrupted"] and len(found["stops"]) == 2
 
 
 def test_demo_obeys_the_variable_that_forces_the_simulator(

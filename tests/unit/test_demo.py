@@ -233,3 +233,9 @@ def test_unpack_writes_the_examples(tmp_path: Path) -> None:
     again = CliRunner().invoke(cli.main, ["demo", "--unpack", str(new)])
     assert again.exit_code == 2
     assert f"cannot write into {new}" in again.output
+
+
+def test_examples_of_a_folder_have_numbers_of_their_own() -> None:
+    for folder in {path.parent for path in with_parts(example_files())}:
+        numbers = [path.name.split("_")[0] for path in folder.glob("[0-9]*.py")]
+        assert len(set(numbers)) == len(numbers), folder

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from rich.table import Table
+from tests.helpers.browser import CHROMIUM, Browser
 
 import tilewright as tw
 from tilewright import notebook
@@ -289,6 +290,31 @@ def test_what_is_compiled_shows_its_source():
     assert lowered.source.text in "".join(shown(lowered).words)
 
 
+def test_what_a_cell_ends_with_is_a_line():
+    """Not the fields of a dataclass, and no address."""
+    assert repr(tw.spec(tw.bfloat16, (64, 32))) == "tw.spec(tw.bfloat16, (64, 32))"
+    strided = tw.spec(tw.float32, (64, 32), stride=(1, 64), align=4)
+    assert repr(strided) == "tw.spec(tw.float32, (64, 32), stride=(1, 64), align=4)"
+    assert repr(eval(repr(strided), {"tw": tw})) == repr(strided)
+    assert repr(tw.spec(tw.int8, ())) == "tw.spec(tw.int8, ())"
+    assert repr(conflicting[1, 32].prepare(OUT, X)) == "<prepared launch: grid (1, 1, 1), block (32, 1, 1)>"
+    source = conflicting.lower(OUT, X, block=32).source
+    assert repr(source) == f"<source of conflicting, {len(source.text.splitlines())} lines>"
+
+
+def test_help_is_no_part_of_a_listing():
+    """It folds, where a listing scrolls: on a telephone its end was out of sight."""
+    page = notebook.message(
+        "bank conflict: much\n    kernel.py:3\n      x = y\n    help: give <x> a layout\n      of its own"
+    )
+    assert "<pre>kernel.py:3\n  x = y</pre>" in page
+    assert '<div class="help">help: give &lt;x&gt; a layout\n  of its own</div>' in page
+    assert "<pre>" not in notebook.message("wrong\n  help: do this") and "help: do this" in notebook.message(
+        "a\n  help: do this"
+    )
+    assert 'class="help"' not in notebook.message("wrong\n  here")
+
+
 @pytest.mark.parametrize(
     "thing",
     [
@@ -387,3 +413,27 @@ def test_all_that_is_shown_is_escaped():
     ]
     page = Page(notebook.box(bad, *parts, note=bad))
     assert "b" not in page.tags and page.text.count(bad) == 12
+
+
+# --- in a browser --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+def test_tables_fit_a_telephone(tmp_path):
+    """Source, predictions and help are all within the screen; at the width of a desk nothing is folded."""
+    matrix = tw.spec(tw.bfloat16, (4096, 4096))
+    things = [conflicting[1, 32].analyze(OUT, X), tw.matmul.explain(matrix, matrix)]
+    body = "<hr>".join(thing._repr_html_() for thing in things)
+    path = tmp_path / "cells.html"
+    path.write_text(f"<meta charset=utf-8><meta name=viewport content='width=device-width'><body>{body}")
+    with Browser(390, 800) as browser:
+        browser.open(path)
+        inside = (
+            "[...document.querySelectorAll('.scroll:has(table), .help')].every(e => e.scrollWidth <= e.clientWidth)"
+        )
+        assert browser.value(inside) and browser.value("document.documentElement.scrollWidth") <= 390
+        mark = "[...document.querySelectorAll('td')].find(e => e.textContent == '->').getClientRects().length"
+        assert browser.value(mark) == 1
+        browser.resize(1200, 900)
+        heights = "new Set([...document.querySelectorAll('td')].map(e => e.offsetHeight)).size"
+        assert browser.value(heights) <= 2  # of plain rows and of sums, which have a line above

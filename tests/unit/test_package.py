@@ -181,11 +181,59 @@ def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] 
             for node in ast.walk(function.args):
                 if isinstance(node, ast.arg):
                     node.annotation = None
+        for parent in ast.walk(tree):
+            for body in (getattr(parent, part, None) for part in ("body", "orelse", "finalbody")):
+                if isinstance(body, list):
+                    local = {id(x) for x in build.local_annotations(tree)}
+                    body[:] = [unannotated(x) if id(x) in local else x for x in body]
         for node in build.unseen(tree, name, shown):
             docstring = node.body.pop(0)
             if not node.body and not isinstance(node, ast.Module):
                 node.body.append(ast.copy_location(ast.Expr(ast.Constant(...)), docstring))
     return ast.unparse(tree), [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+
+
+def unannotated(node: ast.AnnAssign) -> ast.Assign:
+    return ast.copy_location(ast.Assign([node.target], node.value, lineno=node.lineno), node)
+
+
+def test_types_of_variables_in_functions_are_left_out(build: ModuleType) -> None:
+    """Those of classes and modules are read, and what a kernel is made of stays as it was written."""
+    source = """
+top: int = 1
+
+def public(a: int) -> int:
+    x: dict[int, str] = {}; y: list[str] = []
+    z: int
+    class Inner:
+        field: int = 2
+    def inner():
+        q: "text" = 3
+    for _ in x:
+        é: int = 4
+    long: dict[
+        int, str
+    ] = {}
+    (s): int = 5
+    x.attribute: int = 6
+
+@tw.kernel
+def kernel():
+    k: int = 7
+
+class Public:
+    field: int = 8
+    def method(self) -> None:
+        m: int = 9
+"""
+    lean = build.lean(source.encode(), "tilewright/language/x.py", frozenset({"public", "Public"})).decode()
+    changed = {a: b for a, b in zip(build.thin(source).split("\n"), lean.split("\n"), strict=True) if a != b}
+    assert changed == {
+        " x: dict[int, str] = {}; y: list[str] = []": " x = {}; y = []",
+        '  q: "text" = 3': "  q = 3",
+        "  é: int = 4": "  é = 4",
+        "  m: int = 9": "  m = 9",
+    }
 
 
 def test_docstrings_of_public_names_stay(build: ModuleType) -> None:

@@ -64,16 +64,23 @@ def _tour(backend: Backend, as_json: bool) -> None:
     from tilewright.demo import tour
 
     console, done = Console(soft_wrap=True, highlight=False), []
-    for number, stop in enumerate(tour.stops(backend), 1):
-        done.append(stop())
-        if not as_json:
-            tour.show(done[-1], number, console)
+    interrupted = False
+    try:
+        for number, stop in enumerate(tour.stops(backend), 1):
+            done.append(stop())
+            if not as_json:
+                tour.show(done[-1], number, console)
+    except KeyboardInterrupt:
+        interrupted = True
     passed = all(stop.passed for stop in done)
     if as_json:
         found: list[dict[str, Any]] = [asdict(stop) for stop in done]  # Any: strings, numbers and dicts of them
-        print_json({"backend": backend, "passed": passed, "stops": found})
-    else:
+        print_json({"backend": backend, "passed": passed, "interrupted": interrupted, "stops": found})
+    elif not interrupted:
         click.echo("Next: `tilewright demo --all` runs every example; README.md and docs/ begin with a kernel.")
+    if interrupted:
+        click.echo(f"interrupted after {len(done)} stop{'s' * (len(done) != 1)} of the tour", err=True)
+        raise SystemExit(_INTERRUPTED)
     if not passed:
         raise SystemExit(1)
 

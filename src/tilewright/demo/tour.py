@@ -7,11 +7,13 @@ that was not computed on the spot: the race is the simulator's, the layout the p
 from __future__ import annotations
 
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from textwrap import indent
+from shutil import get_terminal_size
+from textwrap import fill, indent
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from rich.text import Text
 import tilewright as tw
 from tilewright.demo.arrays import array_library, put
 from tilewright.demo.examples import Array, Backend, examples_folder, load_example
+
+_INDENT, _WIDTH = "    ", 100  # of code, and of text at most
 
 N = 128  # rows and columns of the matrix
 ROWS = tw.Layout((32, 32), (32, 1))
@@ -67,7 +71,7 @@ def runs() -> Stop:
     seconds = time.perf_counter() - begin
     right = bool(np.array_equal(dst, src.T))
     text = (
-        f"On NumPy arrays a kernel runs in the simulator, here with {(N // 32) ** 2 * 256:,} threads, and every\n"
+        f"On NumPy arrays a kernel runs in the simulator, here with {(N // 32) ** 2 * 256:,} threads, and every "
         f"access of each of them is checked. It took {seconds:.2f} s, and {_equal(right)}."
     )
     found = {"seconds": seconds, "equal": right}
@@ -98,11 +102,11 @@ def bank_conflict() -> Stop:
     after = _launcher().analyze(dst, src, layout)
     right = bool(np.array_equal(dst, src.T)) and after.shared_wavefronts == after.shared_wavefronts_ideal
     text = (
-        "Reading a column of the tile, all 32 threads of a warp hit one bank of shared memory: the kernel takes\n"
-        f"{before.shared_wavefronts:,} wavefronts where {before.shared_wavefronts_ideal:,} would do. The profiler\n"
+        "Reading a column of the tile, all 32 threads of a warp hit one bank of shared memory: the kernel takes "
+        f"{before.shared_wavefronts:,} wavefronts where {before.shared_wavefronts_ideal:,} would do. The profiler "
         f"tries swizzles and paddings on these accesses and finds\n\n    {suggestion.expression}\n\n"
-        f"With it the kernel takes {after.shared_wavefronts:,} wavefronts, and {_equal(right)}.\n"
-        "The first 8 rows and columns of this layout, as places in shared memory:"
+        f"With it the kernel takes {after.shared_wavefronts:,} wavefronts, and {_equal(right)}. The bank of each "
+        "element, before and after: a column that was in one bank is in all of them."
     )
     found = {
         "wavefronts": before.shared_wavefronts,
@@ -110,7 +114,7 @@ def bank_conflict() -> Stop:
         "layout": str(layout),
         "wavefronts_after": after.shared_wavefronts,
     }
-    return Stop("A bank conflict", text, _corner(layout), "text", found, right)
+    return Stop("A bank conflict", text, _banks(ROWS, layout), "banks", found, right)
 
 
 def in_cuda() -> Stop:
@@ -166,18 +170,37 @@ def _equal(right: bool) -> str:
     return "dst equals src.T" if right else "dst DIFFERS FROM src.T"
 
 
-def _corner(layout: Any, extent: int = 8) -> str:  # Any: a layout of any kind
-    return "\n".join("  ".join(f"{layout((i, j)):4}" for j in range(extent)) for i in range(extent))
+def _banks(before: Any, after: Any) -> str:  # Any: layouts of any kind
+    parts = [tw.draw.banks(layout, "float32", limit=(8, 8)) for layout in (before, after)]
+    drawing = tw.draw.beside(*(part.titled(name) for part, name in zip(parts, ("before", "after"), strict=True)))
+    return tw.draw.text(drawing, width=max(get_terminal_size().columns - len(_INDENT), 1))
+
+
+_COLOURS = 12, 13, 9, 14, 3, 11, 2, 10  # which terminals of 16 colours have too
+_CELL = re.compile(r" \d+(?!\d| *│)")  # the numbers of rows stand before a rule
+
+
+def _in_colour(drawing: str) -> Text:
+    """Return a drawing with each bank in a colour of its own; lines without a rule are the numbers of the columns."""
+    text, start = Text(drawing), 0
+    for line in drawing.splitlines(keepends=True):
+        for cell in _CELL.finditer(line) if "│" in line else ():
+            text.stylize(f"black on color({_COLOURS[int(cell[0]) % 8]})", start + cell.start(), start + cell.end())
+        start += len(line)
+    return text
 
 
 def show(stop: Stop, number: int, console: Console) -> None:
     """Print one stop."""
     console.print(Text(f"{number}. {stop.title}", style="bold"))
-    text = stop.text.replace("\n", " ") if console.is_terminal else stop.text  # whose lines the terminal's width makes
-    console.print(Text(text), soft_wrap=not console.is_terminal)
-    if stop.code and stop.language != "text" and console.is_terminal:
-        # As text, because a console cuts the lines of a Syntax that do not fit.
-        syntax = Syntax("", stop.language, background_color="default")
-        console.print(Text("\n"), syntax.highlight(indent(stop.code, "    ") + "\n"), sep="", soft_wrap=True)
+    for paragraph in stop.text.split("\n\n"):
+        width = len(paragraph) if paragraph.startswith(_INDENT) else min(console.width, _WIDTH)
+        console.print(Text(fill(paragraph, width, break_long_words=False, break_on_hyphens=False) + "\n"))
+    code = indent(stop.code, _INDENT) + "\n"
+    if not stop.code or stop.language == "text":
+        console.print(Text(code * bool(stop.code)))
+    elif stop.language == "banks":
+        console.print(_in_colour(code))
     else:
-        console.print(Text(f"\n{indent(stop.code, '    ')}\n" if stop.code else ""))
+        # As text, because a console cuts the lines of a Syntax that do not fit.
+        console.print(Syntax("", stop.language, background_color="default").highlight(code), soft_wrap=True)

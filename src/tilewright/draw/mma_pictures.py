@@ -1,16 +1,18 @@
 """Pictures of tiled matrix products: A to the left of C, B above it, each element with the thread that holds it.
 
 A product of several warps is drawn twice, each time small enough to read: which warps hold each block of A, B and C,
-and the elements of the first warp's first block with their lanes and values. Its other blocks repeat that.
+and the elements of the first warp's first block with their lanes and values. Its other blocks repeat that. An operand
+that the instruction reads from shared memory, whole for each thread, has no elements of a lane to be drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
+from tilewright.atoms.mma import OperandPlace
 from tilewright.draw.layout_pictures import LIMIT, Limit, axis_of, frame_of, single_grid
 from tilewright.draw.model import HUES, Axis, Cell, Drawing, Grid, tint
 from tilewright.draw.thread_pictures import KEY, holder_notes, thread_cells
@@ -72,20 +74,21 @@ class _Operand:
         return coloured
 
 
-def _operands(mma: TiledMMA) -> dict[str, _Operand]:
+def _operands(mma: TiledMMA, warp: int | None = None) -> dict[str, _Operand]:
+    """Return what the threads hold of each operand; with `warp`, the threads of the first warp of that size."""
     m, n, k = mma.shape_mnk
+    threads = [t for t in mma.thread_numbers if warp is None or t < warp]
     found = {
-        "A": _operand(mma, mma.layout_a_tv, (m, k), 0),
-        "B": _operand(mma, mma.layout_b_tv, (n, k), 0),
-        "C": _operand(mma, mma.layout_c_tv, (m, n), mma.offset_c),
+        "A": _operand(threads, mma.layout_a_tv, (m, k), 0),
+        "B": _operand(threads, mma.layout_b_tv, (n, k), 0),
+        "C": _operand(threads, mma.layout_c_tv, (m, n), mma.offset_c),
     }
     if mma.atom.layout_d is not None:
-        found["D"] = _operand(mma, mma.layout_d_tv, (m, n), mma.offset_c)
+        found["D"] = _operand(threads, mma.layout_d_tv, (m, n), mma.offset_c)
     return found
 
 
-def _operand(mma: TiledMMA, layout_tv: Layout, shape: tuple[int, int], first: int) -> _Operand:
-    threads = mma.thread_numbers
+def _operand(threads: Sequence[int], layout_tv: Layout, shape: tuple[int, int], first: int) -> _Operand:
     cell, shared = thread_cells(layout_tv, shape, first, threads)
     held: dict[int, list[int]] = {}
     values = static_offsets(layout_tv[1])
@@ -99,17 +102,17 @@ def _operand(mma: TiledMMA, layout_tv: Layout, shape: tuple[int, int], first: in
 
 
 def _product(cells: dict[str, CellAt], titles: dict[str, str], axes: tuple[Axis, Axis, Axis]) -> tuple[Any, ...]:
-    """Return the grids of a product, B above C and A to its left; D to the right of C where it differs."""
+    """Return the grids of a product, B above C and A to its left, where these are drawn; D right of C if it differs."""
     m_axis, n_axis, k_axis = axes
     frame = frame_of((m_axis.extent, n_axis.extent))
-    b = cells["B"]
-    grid_a = single_grid(frame, cells["A"], titles["A"], m_axis, k_axis)
-    grid_b = single_grid(frame, lambda p: b((p[1], p[0])), titles["B"], k_axis, n_axis)
+    b = cells.get("B")
+    grid_a = single_grid(frame, cells["A"], titles["A"], m_axis, k_axis) if "A" in cells else None
+    grid_b = single_grid(frame, lambda p: b((p[1], p[0])), titles["B"], k_axis, n_axis) if b is not None else None
     above: tuple[Grid | None, ...] = (None, grid_b)
     below: tuple[Grid | None, ...] = (grid_a, single_grid(frame, cells["C"], titles["C"], m_axis, n_axis))
     if "D" in cells:
         above, below = (*above, None), (*below, single_grid(frame, cells["D"], titles["D"], m_axis, n_axis))
-    return above, below
+    return (above, below) if b is not None else (below,)
 
 
 # --- several warps -------------------------------------------------------------------------------------------------
@@ -146,16 +149,20 @@ def _by_warps(mma: TiledMMA, operands: dict[str, _Operand], warp: int, limit: Li
         (named[0], named[1], named[2]),
     )
     axes = [axis_of(full[mode], "MNK"[mode], limit[mode % 2]) for mode in range(3)]
+    places = {"A": mma.atom.a_place, "B": mma.atom.b_place}
+    from_shared = [name for name, place in places.items() if place is OperandPlace.DESCRIPTOR]
+    own = {name: each for name, each in _operands(mma, warp).items() if name not in from_shared}
     detail = _product(
-        {name: each.cell for name, each in operands.items()},
-        {name: f"{name}, first block" for name in operands},
+        {name: each.cell for name, each in own.items()},
+        {name: f"{name}, first warp" for name in own},
         (axes[0], axes[1], axes[2]),
     )
-    shared = max(operands[name].shared for name in "ABC")
+    shared = max(each.shared for each in own.values())
     count = len({t // warp for t in mma.thread_numbers})
     notes = (
         f"above: which of the {count} warps (W) hold each block of A, B and C; +n: and n more warps",
-        f"below: the first warp's block in the first rows and columns; {holder_notes(shared)[0]}",
+        f"below: what the first warp holds in the first rows and columns; {holder_notes(shared)[0]}",
+        *[f"{' and '.join(from_shared)}: read from shared memory, through descriptors"] * bool(from_shared),
         *_notes(mma),
     )
     return Drawing((*summary, *detail), "", notes, f"above the warp mod {len(HUES)}, below {KEY}")

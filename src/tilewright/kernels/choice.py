@@ -204,7 +204,7 @@ _COLUMNS = (
     Column("tile, warps, stages", is_text=True),
     Column("predicted us"),
     *(Column(name, is_wide=True) for name in ("compute", "memory", "packing", "adding", "tiles", "waves", "blocks/SM")),
-    Column("shared KB"),
+    Column("shared KB", is_wide=True),
     Column("rejected", is_text=True),
 )
 

@@ -71,9 +71,9 @@ class Bounds:
     def why_no_point(self) -> str | None:
         """Why the launch has no point in a roofline plot; None where it has one."""
         if not self.flops:
-            return "no point: the launch has no floating-point arithmetic and no matrix products, which it counts"
+            return "no point: a roofline counts floating-point arithmetic and matrix products, and the launch has none"
         if not self.touched_bytes:
-            return "no point: the launch moves nothing from or to DRAM, so no number of operations comes to a byte"
+            return "no point: the launch moves nothing from or to DRAM, whose bytes a roofline counts operations for"
         return None
 
     @property

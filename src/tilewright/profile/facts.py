@@ -19,13 +19,14 @@ def facts(each: LaunchReport) -> list[tuple[str, str]]:
         ("instructions", ", ".join(f"{name} {amount(n)}" for name, n in total.instructions.most_common())),
         (
             "bytes",
-            f"shared {quantity(total.shared_bytes, 'B')} asked for; L1 and L2 "
-            f"{quantity(SECTOR * total.global_sectors, 'B')} in sectors for "
+            (f"shared {quantity(total.shared_bytes, 'B')} asked for; " if total.shared_bytes else "")
+            + f"L1 and L2 {quantity(SECTOR * total.global_sectors, 'B')} in sectors for "
             f"{quantity(total.global_bytes, 'B')} asked for; "
             f"DRAM at least {quantity(launch.touched_bytes, 'B')}",
         ),
-        ("barriers", f"{amount(total.barriers)} waits of a warp"),
     ]
+    if total.barriers:
+        found.append(("barriers", f"{amount(total.barriers)} waits of a warp"))
     found += of_asynchronous_work(each)
     longest = bounds.longest
     if longest is not None:
@@ -80,6 +81,6 @@ def occupancy_text(each: LaunchReport) -> str:
     if held.registers is not None:
         takes = f"{held.registers} registers, {takes}" + (", with spills" if held.spills else "") + f", for {held.arch}"
     return (
-        f"{held.warps} of {held.most_warps} warps, {held.blocks} blocks a multiprocessor, "
+        f"{held.warps} of {held.most_warps} warps, {held.blocks} block{'s' * (held.blocks != 1)} a multiprocessor, "
         f"limited by {held.limiter} ({takes})"
     )

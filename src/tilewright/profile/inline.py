@@ -20,7 +20,7 @@ _COLUMNS = (
     Column("ideal", is_wide=True),
     Column("sectors"),
     Column("ideal", is_wide=True),
-    Column("used"),
+    Column("used", is_wide=True),
     Column("", is_text=True),
 )
 _MOST_OPEN = 2  # launches that are shown unfolded

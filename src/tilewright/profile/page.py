@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import linecache
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import takewhile
 
 from tilewright.figures import Line, Pattern, SharedBuffer, Timeline
 from tilewright.profile import pictures, roles
@@ -39,7 +40,7 @@ button { font: inherit; color: var(--ink); background: var(--panel); border: 1px
   padding: 4px 10px; cursor: pointer; }
 button[aria-selected="true"] { border-color: var(--accent); box-shadow: inset 0 0 0 1px var(--accent); }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: -2px; }
-nav { display: flex; flex-wrap: wrap; gap: 6px; margin: 14px 0; }
+nav { display: flex; flex-wrap: wrap; gap: 6px; margin: 14px 0; max-height: 40vh; overflow-y: auto; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 10px; margin: 14px 0; }
 .tile { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 10px 12px; }
 .tile b { display: block; font-size: 19px; font-variant-numeric: tabular-nums; } .tile span { color: var(--soft); }
@@ -49,7 +50,8 @@ table { border-collapse: collapse; width: 100%; font: 13px/1.45 ui-monospace, mo
 th { text-align: right; font-weight: 600; color: var(--soft); padding: 6px 10px; white-space: nowrap; }
 th.code, td.code { text-align: left; width: 100%; }
 td { text-align: right; padding: 1px 10px; white-space: pre; font-variant-numeric: tabular-nums; }
-td.code { white-space: pre-wrap; overflow-wrap: anywhere; }
+td.code { white-space: pre-wrap; overflow-wrap: anywhere; --step: 1ch; text-indent: calc(-4 * var(--step));
+  padding-left: calc(10px + (var(--in, 0) + 4) * var(--step)); }
 tr.line { cursor: default; } tr.line[aria-expanded] { cursor: pointer; }
 tr.line[aria-expanded]:hover, tr.line:focus { background: var(--mark); }
 tr.detail td { text-align: left; white-space: pre-wrap; overflow-wrap: anywhere; padding: 6px 16px 10px;
@@ -59,7 +61,9 @@ pre { margin: 6px 0; padding: 10px 12px; background: var(--panel); border: 1px s
   overflow-x: auto; font: 13px/1.45 ui-monospace, monospace; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; margin: 8px 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-svg text { font: 11px ui-monospace, monospace; fill: var(--ink); } svg .axis, svg .note { fill: var(--soft); }
+svg text { font: 11px ui-monospace, monospace; fill: var(--ink); }
+.roofline text { stroke: var(--paper); stroke-width: 3; stroke-linejoin: round; paint-order: stroke; }
+ svg .axis, svg .note { fill: var(--soft); }
 svg .cell { font-size: 10px; fill: var(--cell); } svg .hot { fill: var(--hot); } svg .cool { fill: var(--cool); }
 svg .hot + .cell { fill: var(--paper); } svg .rule, svg .grid { stroke: var(--line); }
 svg .roof { stroke: var(--accent); stroke-width: 2; } svg .drop { stroke: var(--hot); stroke-dasharray: 4 3; }
@@ -68,6 +72,14 @@ svg .ring { fill: none; stroke: var(--accent); stroke-width: 2; }
 svg .roof.unit { stroke-width: 1; stroke-dasharray: 5 4; }
 svg .between { stroke: var(--panel); stroke-width: 1; }
 svg.roofline { width: 100%; max-width: 560px; height: auto; display: block; } .scroll svg { display: block; }
+.bounds { display: grid; grid-template-columns: minmax(0, 5fr) minmax(0, 7fr); gap: 0 28px; align-items: start; }
+.strip { display: flex; width: max-content; align-items: flex-start; }
+.names { position: sticky; left: 0; background: var(--panel); flex: none; }
+.glance { position: relative; cursor: pointer; margin: 6px 0; }
+.overview { display: block; width: 100%; height: 60px; border: 1px solid var(--line); border-radius: 4px; }
+.overview .k-compute { opacity: .35; }
+.glance i { position: absolute; top: 0; height: 100%; border: 2px solid var(--ink); border-radius: 4px;
+  pointer-events: none; }
 .k-global { fill: #3b82f6; background: #3b82f6; } .k-shared { fill: #14b8a6; background: #14b8a6; }
 .k-async { fill: #a855f7; background: #a855f7; } .k-wait { fill: #f59e0b; background: #f59e0b; }
 .k-barrier { fill: #ef4444; background: #ef4444; } .k-mma { fill: #22c55e; background: #22c55e; }
@@ -84,12 +96,15 @@ nav button { text-align: left; }
 @media (max-width: 700px) { header, main { padding-left: 12px; padding-right: 12px; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 8px; }
   .tiles { grid-template-columns: repeat(2, 1fr); }
-  .only-narrow { display: block; } nav button { max-width: 100%; }
+  .only-narrow { display: block; } nav button { max-width: 100%; } #help { display: none; }
+  .bounds { grid-template-columns: minmax(0, 1fr); }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
   .listing thead { display: none; } .listing, .listing tbody { display: block; }
   .listing tr { display: flex; flex-wrap: wrap; gap: 0 10px; padding: 2px 6px; }
   .listing td, .listing th { padding: 0; width: auto; } .listing .empty { display: none; }
-  .listing td.number { min-width: 2.4em; order: -2; } .listing td.code { order: -1; flex: 1 1 70%; text-align: left; }
+  .listing td.number { min-width: 2.4em; order: -2; } .listing tr.sum td { padding: 0; }
+  .listing td.code { order: -1; flex: 1 1 70%; text-align: left; --step: .5ch;
+    padding-left: calc((var(--in, 0) + 4) * var(--step)); }
   .listing td[data-name] { color: var(--soft); font-size: 12px; text-align: left; }
   .listing td[data-name]::before { content: attr(data-name) ' '; } .listing td.bad { color: var(--hot); }
   .listing th { white-space: normal; overflow-wrap: anywhere; } .listing tr.sum td { border: 0; }
@@ -108,6 +123,8 @@ JAVASCRIPT = """
     current = (n + sections.length) % sections.length;
     sections.forEach((s, i) => { s.hidden = i !== current; });
     tabs.forEach((t, i) => t.setAttribute('aria-selected', String(i === current)));
+    const list = tabs[current].parentElement;
+    list.scrollTop = tabs[current].offsetTop - list.offsetTop - list.clientHeight / 2;
   };
   tabs.forEach((tab, n) => tab.addEventListener('click', () => show(n)));
   const toggle = (row) => {
@@ -135,6 +152,22 @@ JAVASCRIPT = """
     const full = button.nextElementSibling.querySelector('svg').classList.toggle('full');
     button.textContent = full ? 'fit the screen' : 'show the lanes';
   }));
+  document.querySelectorAll('.glance').forEach((glance) => {
+    const frame = glance.nextElementSibling, mark = glance.querySelector('i');
+    const follow = () => {
+      glance.hidden = frame.scrollWidth <= frame.clientWidth;
+      mark.style.left = `${100 * frame.scrollLeft / frame.scrollWidth}%`;
+      mark.style.width = `${100 * frame.clientWidth / frame.scrollWidth}%`;
+    };
+    const go = (event) => {
+      const { left, width } = glance.getBoundingClientRect();
+      frame.scrollLeft = (event.clientX - left) / width * frame.scrollWidth - frame.clientWidth / 2;
+    };
+    frame.addEventListener('scroll', follow);
+    new ResizeObserver(follow).observe(frame);
+    glance.addEventListener('click', go);
+    glance.addEventListener('pointermove', (event) => { if (event.buttons) go(event); });
+  });
   const help = document.querySelector('dialog');
   document.querySelector('#theme').addEventListener('click', theme);
   document.querySelector('#help').addEventListener('click', () => help.showModal());
@@ -191,6 +224,7 @@ def as_html(launches: Sequence[LaunchReport]) -> str:
 <body>
 <header><h1>Tilewright profile</h1><button id="theme">light or dark</button><button id="help">keys</button></header>
 <main>
+{f'<p class="soft">{len(launches)} launches</p>' if len(launches) > 1 else ""}
 <nav role="tablist" aria-label="launches"{"" if len(launches) > 1 else " hidden"}>{tabs}</nav>
 {body}
 <footer>Measured on the simulator; bounds are peak rates, not a forecast.</footer>
@@ -212,14 +246,15 @@ def _section(each: LaunchReport) -> str:
         about += f"; launched {each.times} times alike, the figures of one"
     if launch.is_sampled:
         about += f"; measured in {launch.measured_blocks} of {launch.blocks} blocks, and scaled"
-    listed = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in facts(each))
+    told = [(label, text) for label, text in facts(each) if text != each.bounds.why_no_point]  # under the plot
+    listed = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in told)
     parts = [
         f'<section class="launch"><h2>{escape(launch.kernel)}</h2><p class="soft">{escape(about)}</p>',
         _tiles(each),
         f"<h2>Lines</h2>{_listing(each)}",
         "".join(_conflict(conflict) for conflict in each.conflicts),
-        f"<h2>Bounds</h2>{pictures.roofline(each.bounds)}<p class=soft>{escape(_under_plot(each))}</p>",
-        f"<dl>{listed}</dl>",
+        f"<h2>Bounds</h2><div class=bounds><div>{pictures.roofline(each.bounds)}"
+        f"<p class=soft>{escape(_under_plot(each))}</p></div><dl>{listed}</dl></div>",
         _timelines(each),
         "</section>",
     ]
@@ -231,7 +266,7 @@ def _under_plot(each: LaunchReport) -> str:
     bounds = each.bounds
     if bounds.why_no_point is not None:
         return f"{bounds.why_no_point}.".capitalize().replace("dram", "DRAM")
-    if bounds.longest is not None and bounds.reachable < 0.995 * bounds.attainable:
+    if bounds.longest is not None and pictures.has_ring(bounds):
         return (
             f"The point is what all limits allow, {quantity(bounds.reachable, 'flop/s')}; the limit is "
             f"{bounds.longest.name}. The ring is the roof of arithmetic and DRAM alone."
@@ -243,14 +278,12 @@ def _tiles(each: LaunchReport) -> str:
     total, held, longest = each.launch.total, each.occupancy, each.bounds.longest
     conflicts, wasted = total.shared_conflicts, total.global_sectors - total.global_sectors_ideal
     found = [
-        (amount(total.shared_wavefronts), f"wavefronts, {amount(total.shared_wavefronts_ideal)} ideal", conflicts > 0),
-        (amount(total.global_sectors), f"sectors, {amount(total.global_sectors_ideal)} ideal", wasted > 0),
-        (quantity(each.launch.touched_bytes, "B"), "of DRAM at least", False),
-        (
-            "none" if longest is None else quantity(longest.seconds, "s"),
-            f"at least: {longest.name if longest else ''}",
-            False,
-        ),
+        _against("wavefronts of shared memory", total.shared_wavefronts, total.shared_wavefronts_ideal, conflicts > 0),
+        _against("sectors of global memory", total.global_sectors, total.global_sectors_ideal, wasted > 0),
+        (quantity(each.launch.touched_bytes, "B"), "moved by DRAM at least", False),
+        ("none", "nothing that was counted takes time", False)
+        if longest is None
+        else (quantity(longest.seconds, "s"), f"at least, limited by {longest.name}", False),
         _occupancy(held),
     ]
     return '<div class="tiles">{}</div>'.format(
@@ -259,6 +292,11 @@ def _tiles(each: LaunchReport) -> str:
             for value, what, bad in found
         )
     )
+
+
+def _against(what: str, took: int, ideal: int, is_poor: bool) -> tuple[str, str, bool]:
+    """Return the tile of a count beside its ideal."""
+    return (amount(took), f"{what}, {amount(ideal)} ideal", is_poor) if took else ("none", what, False)
 
 
 def _occupancy(held: LaunchOccupancy) -> tuple[str, str, bool]:
@@ -282,10 +320,10 @@ def _listing(each: LaunchReport) -> str:
     for file, lines in by_file.items():
         rows.append(f'<tr><th class="code" colspan="7">{escape(file)}</th></tr>')
         last = 0
-        for number in _shown(lines):
+        for number in _shown(lines, file):
             if last and number > last + 1:
                 rows.append('<tr><td class="number">...</td><td class="empty" colspan="6"></td></tr>')
-            rows.append(_row(each, number, linecache.getline(file, number).rstrip("\n"), lines.get(number)))
+            rows.append(_row(each, number, _line_of(file, number), lines.get(number)))
             last = number
     rows += [
         f'<tr class="line"><td class="number">-</td>{_figures(line)}<td class="code">{escape(line.text)}</td></tr>'
@@ -305,17 +343,39 @@ def _listing(each: LaunchReport) -> str:
     return f'<div class="scroll"><table class="listing">{table}</table></div>'
 
 
-def _shown(lines: dict[int, Line]) -> list[int]:
-    """Return the numbers of the lines to show."""
-    return sorted({k for number in lines for k in range(max(number - _AROUND, 1), number + _AROUND + 1)})
+def _line_of(file: str, number: int) -> str:
+    return linecache.getline(file, number).rstrip("\n")
+
+
+def _indentation(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+def _shown(lines: dict[int, Line], file: str) -> list[int]:
+    """Return the numbers of the lines to show: those with figures and some around them.
+
+    Lines after them that are indented less are those of something else, and no blank line is next to a gap.
+    """
+    least = min(_indentation(_line_of(file, number)) for number in lines)
+    found = {k for number in lines for k in range(max(number - _AROUND, 1), number)}
+    for number in lines:
+        after = [(k, _line_of(file, k)) for k in range(number, number + _AROUND + 1)]
+        inside = takewhile(lambda each: not each[1].strip() or _indentation(each[1]) >= least, after)
+        found |= {number, *(k for k, _ in inside)}
+    blank = {k for k in found if k not in lines and not _line_of(file, k).strip()}
+    while edges := {k for k in blank if not {k - 1, k + 1} <= found}:
+        found, blank = found - edges, blank - edges
+    return sorted(found)
 
 
 def _row(each: LaunchReport, number: int, text: str, line: Line | None) -> str:
+    # Indented by the style: what does not fit goes on below, further in, and a narrow screen indents by less.
+    code = f'<td class="code" style="--in: {_indentation(text)}">{escape(text.lstrip())}</td>'
     if line is None:
-        return f'<tr class="line"><td class="number">{number}</td>{_EMPTY}<td class="code">{escape(text)}</td></tr>'
+        return f'<tr class="line"><td class="number">{number}</td>{_EMPTY}{code}</tr>'
     return (
         f'<tr class="line" tabindex="0" aria-expanded="false"><td class="number">{number}</td>{_figures(line)}'
-        f'<td class="code">{escape(text)}</td></tr>'
+        f"{code}</tr>"
         f'<tr class="detail" hidden><td colspan="7">{_detail(each, line)}</td></tr>'
     )
 
@@ -404,41 +464,53 @@ def _worst(buffer: SharedBuffer, location: SourceLocation | None) -> Pattern:
     return max(mine, key=lambda each: (each[1] - each[2], each[0].times))[0]
 
 
+def _timelines(each: LaunchReport) -> str:
+    found = [timeline for timeline in each.launch.timelines if timeline.events]
+    if not found:
+        return ""
+    there = {pictures.kind_of(event) for timeline in found for event in timeline.events}
+    parts = [
+        "<h2>Timelines</h2>",
+        *_roles(found),
+        "<p class=soft>Left to right is the order in which the simulator ran the steps, not time. Arithmetic is a thin "
+        "band; a wide box stands for more instructions than a narrow one, but not in proportion.</p>",
+        _legend({kind: what for kind, what in pictures.LEGEND.items() if kind in there}),
+    ]
+    shown: list[Timeline] = []
+    for timeline in found:
+        twin = next((other for other in shown if other.events == timeline.events), None)
+        if twin is not None:
+            parts.append(f"<h3>Block {timeline.block}: the same as block {twin.block}</h3>")
+            continue
+        shown.append(timeline)
+        cut = f" (the first {len(timeline.events)} events)" if timeline.is_cut else ""
+        parts.append(f"<h3>Block {timeline.block}{cut}</h3>")
+        glance = pictures.timeline_overview(timeline)
+        parts.append(_wide(glance, pictures.timeline_names(timeline), pictures.timeline(timeline)))
+    return "".join(parts)
+
+
 def _roles(found: Sequence[Timeline]) -> list[str]:
     """Return the rows of the roles of the first block in which there are several."""
     for timeline in found:
         if len(roles.roles_of(timeline)) > 1:
-            legend = "".join(f'<span><i class="{kind}"></i>{what}</span>' for kind, what in roles.LEGEND.items())
             cut = " (cut)" if timeline.is_waits_cut else ""
             return [
                 f"<h3>Roles of block {timeline.block}{cut}</h3>"
                 "<p class=soft>Above, what each role did at the steps of the simulator, which runs one at a time; "
                 "below, when it waited for a phase that was not over: the barrier, its stage, the phase.</p>",
-                f'<div class="legend">{legend}</div>',
-                _framed(roles.picture(timeline)),
+                _legend(roles.LEGEND),
+                _wide(roles.role_overview(timeline), roles.role_names(timeline), roles.picture(timeline)),
             ]
     return []
 
 
-def _timelines(each: LaunchReport) -> str:
-    if not any(found.events for found in each.launch.timelines):
-        return ""
-    legend = "".join(f'<span><i class="{kind}"></i>{what}</span>' for kind, what in pictures.LEGEND.items())
-    parts = [
-        "<h2>Timelines</h2>"
-        "<p class=soft>Left to right is the order in which the simulator ran the steps, not time. Arithmetic is a thin "
-        "band; a wide box stands for more instructions than a narrow one, but not in proportion.</p>",
-        f'<div class="legend">{legend}</div>',
-    ]
-    shown: list[Timeline] = []
-    parts += _roles(each.launch.timelines)
-    for found in each.launch.timelines:
-        cut = f" (cut after {len(found.events)} events)" if found.is_cut else ""
-        parts.append(f"<h3>Block {found.block}{cut}</h3>")
-        twin = next((other for other in shown if other.events == found.events), None)
-        if twin is not None:
-            parts.append(f"<p class=soft>The same as block {twin.block}.</p>")
-            continue
-        shown.append(found)
-        parts.append(_framed(pictures.timeline(found)))
-    return "".join(parts)
+def _legend(kinds: Mapping[str, str]) -> str:
+    return '<div class="legend">{}</div>'.format(
+        "".join(f'<span><i class="{kind}"></i>{what}</span>' for kind, what in kinds.items())
+    )
+
+
+def _wide(glance: str, names: str, picture: str) -> str:
+    """Return a picture that scrolls beside the names of its rows, under a strip with all of it, which says where."""
+    return f'<div class="glance">{glance}<i></i></div>' + _framed(f'<div class="strip">{names}{picture}</div>')

@@ -11,8 +11,9 @@ import numpy as np
 
 from tilewright.figures import Event, Pattern, SharedBuffer, Timeline
 from tilewright.profile.bounds import Bounds
+from tilewright.profile.overview import overview
 from tilewright.profile.quantities import quantity
-from tilewright.profile.shapes import box, line, svg, text
+from tilewright.profile.shapes import box, line, names, svg, text
 from tilewright.transactions import BANKS, WORD, phases_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -77,6 +78,8 @@ _PLOT_WIDTH, _PLOT_HEIGHT, _MARGIN, _BELOW = 366, 260, 44, 46
 _ABOVE, _RIGHT = 16, 18
 _LINE_OF_TEXT = 13
 _UNIT = " arithmetic"  # how the limits of units are called
+_POINT = 6  # its radius
+_ALIKE = 0.95  # a unit's roof that is this share of the mix's, or more, has no line of its own
 
 
 @dataclass(frozen=True)
@@ -134,13 +137,20 @@ def roofline(bounds: Bounds) -> str:
         return svg(_PLOT_WIDTH, _PLOT_HEIGHT, f"{label}: {bounds.why_no_point}", parts, "roofline")
     x, y, above = axes.x(intensity), axes.y(bounds.reachable), axes.y(bounds.attainable)
     parts.append(line(x, above, x, axes.y(10.0**axes.low_y), "drop"))
-    if y - above > 1:
-        parts.append(f'<circle cx="{x:g}" cy="{above:g}" r="4" class="ring"/>')
-    parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="6" class="point"/>')
+    if has_ring(bounds):
+        parts.append(
+            f'<circle cx="{x:g}" cy="{above:g}" r="{4 if y - above > _POINT + 4 else _POINT + 3}" class="ring"/>'
+        )
+    parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="{_POINT}" class="point"/>')
     label += f": {bounds.intensity:.3g} operations a byte, at most {quantity(bounds.reachable, 'flop/s')}"
-    if y - above > 1 and bounds.longest is not None:
+    if has_ring(bounds) and bounds.longest is not None:
         label += f", by {bounds.longest.name}; the roof is at {quantity(bounds.attainable, 'flop/s')}"
     return svg(_PLOT_WIDTH, _PLOT_HEIGHT, label, parts, "roofline")
+
+
+def has_ring(bounds: Bounds) -> bool:
+    """Say whether the plot has a ring on the roof: a limit that the roof does not show holds the launch below it."""
+    return bounds.why_no_point is None and bounds.reachable < 0.995 * bounds.attainable
 
 
 def _axes(top: float, bandwidth: float, intensity: float, lowest: float) -> _Axes:
@@ -164,6 +174,7 @@ def _roofs(axes: _Axes, peaks: dict[str, float], peak: float | None, bandwidth: 
     if peak is not None:
         parts.append(axes.line(peak / bandwidth, peak, right, peak, "roof"))
         if len(peaks) > 1:
+            named = {name: rate for name, rate in named.items() if rate < _ALIKE * peak}
             named[f"this mix {quantity(peak, 'flop/s')}"] = peak
     below = 0.0  # where the last label stands: those of roofs that are close to one another go below it
     for name, rate in sorted(named.items(), key=lambda item: -item[1]):
@@ -176,7 +187,8 @@ def _roofs(axes: _Axes, peaks: dict[str, float], peak: float | None, bandwidth: 
 
 # --- timelines -----------------------------------------------------------------------------------------------------
 
-_WARP_HEIGHT, _ASYNC_HEIGHT, _MOST_LANES = 14, 12, 16
+_WARP_HEIGHT, _ASYNC_HEIGHT, _MOST_LANES, _MARGIN_ABOVE = 14, 12, 16, 8
+_NAMES_WIDTH = 64
 KINDS = {
     "global load": "k-global", "global store": "k-global", "global atomic": "k-global",
     "shared load": "k-shared", "shared store": "k-shared", "shared atomic": "k-shared",
@@ -191,8 +203,13 @@ LEGEND = {
 }  # fmt: skip
 
 
+def kind_of(event: Event) -> str:
+    """Return the colour of an event."""
+    return KINDS.get(event.kind, "k-other")
+
+
 def timeline(found: Timeline) -> str:
-    """Return a block's timeline: a row a warp, left to right in the simulator's order, asynchronous copies below.
+    """Return a block's timeline: a row a warp, left to right in the simulator's order, asynchronous work below.
 
     An event is wider the more instructions it stands for, but much less than in proportion, and arithmetic is a thin
     band: what moves data and what waits is not lost between hundreds of index computations.
@@ -200,53 +217,67 @@ def timeline(found: Timeline) -> str:
     events = found.events
     edges = _edges(events)
     right, height = edges[-1], _WARP_HEIGHT * found.warps
-    parts = [text(4, _TOP + _WARP_HEIGHT * (warp + 0.8), f"warp {warp}", "axis") for warp in range(found.warps)]
+    parts = []
     for event, left, end in zip(events, edges, edges[1:], strict=False):
         title = f"{event.kind} x {event.count}" + ("" if event.line is None else f", line {event.line}")
-        kind = KINDS.get(event.kind, "k-other")
+        kind = kind_of(event)
         for first, count in _runs(event.warps):
-            y, width = _TOP + _WARP_HEIGHT * first, max(end - left - 0.5, 0.5)
+            y, width = _MARGIN_ABOVE + _WARP_HEIGHT * first, max(end - left - 0.5, 0.5)
             if kind == "k-compute":
                 for warp in range(count):
                     parts.append(box(left, y + _WARP_HEIGHT * (warp + 0.5) - 1.5, width, 3, kind, title))
             else:
                 parts.append(box(left, y + 1, width, _WARP_HEIGHT * count - 2, kind, title))
     for warp in range(1, found.warps):
-        y = _TOP + _WARP_HEIGHT * warp
-        parts.append(line(_LEFT, y, right, y, "between"))
-    below = _TOP + height + 18
+        y = _MARGIN_ABOVE + _WARP_HEIGHT * warp
+        parts.append(line(0, y, right, y, "between"))
+    below = _MARGIN_ABOVE + height + 18
     groups = _landings([event for event in events if event.is_async])
     rows = 0
     if groups:
-        parts.append(text(4, below - 4, "copies under way, from issue to the wait", "axis"))
-        rows = _under_way(parts, groups, events, edges, below)
+        parts.append(text(0, below - 4, "under way, from issue to the wait", "axis"))
+        rows = _under_way(parts, groups, found, edges, below)
     label = f"Timeline of block {found.block}: {len(events)} events of {found.warps} warps"
-    return svg(right + 8, below + _ASYNC_HEIGHT * rows + 6, label, parts, "timeline")
+    return svg(max(right + 8, 240), below + _ASYNC_HEIGHT * rows - 6 * (not rows), label, parts, "timeline")
+
+
+def timeline_names(found: Timeline) -> str:
+    """Return the names of a timeline's rows, which stand beside it."""
+    rows = [(_MARGIN_ABOVE + _WARP_HEIGHT * (warp + 0.8), f"warp {warp}") for warp in range(found.warps)]
+    return names(rows, _NAMES_WIDTH, _MARGIN_ABOVE + _WARP_HEIGHT * found.warps)
+
+
+def timeline_overview(found: Timeline) -> str:
+    """Return a timeline in one glance."""
+    edges = _edges(found.events)
+    spans = [(a, b, kind_of(event), event.warps) for event, a, b in zip(found.events, edges, edges[1:], strict=False)]
+    label = f"All {len(found.events)} events of block {found.block} that are shown"
+    return overview(spans, found.warps, edges[-1], label)
 
 
 def _edges(events: list[Event]) -> list[float]:
     """Return where each event begins, and where the last ends."""
-    edges = [float(_LEFT)]
+    edges = [0.0]
     for event in events:
-        least = 4 if KINDS.get(event.kind) == "k-compute" else 7
+        least = 4 if kind_of(event) == "k-compute" else 7
         edges.append(edges[-1] + least + 2 * math.log2(event.count))
     return edges
 
 
-def _landings(copies: list[Event]) -> list[list[Event]]:
-    """Return the copies in groups: those that follow one another and are waited for together."""
+def _landings(events: list[Event]) -> list[list[Event]]:
+    """Return asynchronous work in groups: what is of one kind, follows one another, and is waited for together."""
     groups: list[list[Event]] = []
-    for event in copies:
-        if groups and groups[-1][0].landed == event.landed:
+    for event in events:
+        if groups and groups[-1][0].landed == event.landed and kind_of(groups[-1][0]) == kind_of(event):
             groups[-1].append(event)
         else:
             groups.append([event])
     return groups
 
 
-def _under_way(parts: list[str], groups: list[list[Event]], events: list[Event], edges: list[float], top: float) -> int:
+def _under_way(parts: list[str], groups: list[list[Event]], found: Timeline, edges: list[float], top: float) -> int:
     """Draw each group from its first issue to where it lands, in the first row that is free; return the rows."""
-    steps = [event.step for event in events]
+    steps = [event.step for event in found.events]
     free: list[float] = []
     left_out = 0
     for group in groups:
@@ -258,18 +289,20 @@ def _under_way(parts: list[str], groups: list[list[Event]], events: list[Event],
             left_out += len(group)
             continue
         free[row : row + 1] = [right]
-        count = sum(event.count for event in group)
-        end = "never waited for" if landed is None else f"waited for at step {landed}"
+        count, kind = sum(event.count for event in group), kind_of(first)
+        what = ("product" if kind == "k-mma" else "copy") if count == 1 else "products" if kind == "k-mma" else "copies"
+        never = "not waited for in what is shown" if found.is_cut else "never waited for"
+        end = never if landed is None else f"waited for at step {landed}"
         lines = sorted({event.line for event in group if event.line is not None})
         where = f"line {', '.join(map(str, lines))}, " if lines else ""
-        title = f"{count} copies, {where}issued from step {first.step} on, {end}"
+        title = f"{count} {what}, {where}issued from step {first.step} on, {end}"
         y = top + _ASYNC_HEIGHT * row
-        parts.append(box(left, y, right - left, _ASYNC_HEIGHT - 2, "k-async", title))
-        if right - left > 40:
-            parts.append(text(left + 4, y + 8.5, f"{count} copies" if count > 1 else "1 copy", "cell"))
+        parts.append(box(left, y, right - left, _ASYNC_HEIGHT - 2, kind, title))
+        if right - left > 6.8 * len(f"{count} {what}"):
+            parts.append(text(left + 4, y + 8.5, f"{count} {what}", "cell"))
     rows = len(free)
     if left_out:
-        parts.append(text(_LEFT, top + _ASYNC_HEIGHT * rows + 9, f"{left_out} more are not shown", "axis"))
+        parts.append(text(0, top + _ASYNC_HEIGHT * rows + 9, f"{left_out} more are not shown", "axis"))
     return rows + bool(left_out)
 
 

@@ -13,7 +13,8 @@ from math import log2
 import numpy as np
 
 from tilewright.figures import Activity, Timeline, Wait
-from tilewright.profile.shapes import box, line, svg, text
+from tilewright.profile.overview import overview
+from tilewright.profile.shapes import box, line, names, svg, text
 
 _WARPS = 4  # of a warpgroup
 
@@ -125,7 +126,7 @@ def data(timeline: Timeline) -> dict[str, object]:
 
 # --- the picture ---------------------------------------------------------------------------------------------------
 
-_LEFT, _TOP, _ROW, _BAR = 110, 8, 40, 20
+_NAMES_WIDTH, _TOP, _ROW, _BAR = 92, 8, 40, 20
 _APART = 90  # of labels below
 # What the classes of instructions of the row above are, by colour; all others are the last.
 _KINDS = {
@@ -149,7 +150,6 @@ def picture(timeline: Timeline) -> str:
     parts = list(axis.marks(_TOP + _ROW * len(roles)))
     for number, role in enumerate(roles):
         top = _TOP + _ROW * number
-        parts.append(text(4, top + 14, role.name, "axis"))
         for first, end, kind, what in _pieces(timeline.activity, role.warps):
             left = axis.at(first)
             is_thin = kind == "k-compute"
@@ -162,11 +162,29 @@ def picture(timeline: Timeline) -> str:
     return svg(axis.width + 12, _TOP + _ROW * len(roles) + 24, label, parts, "roles")
 
 
+def role_names(timeline: Timeline) -> str:
+    """Return the names of the rows of the picture, which stand beside it."""
+    roles = roles_of(timeline)
+    rows = [(_TOP + _ROW * number + 14, role.name) for number, role in enumerate(roles)]
+    return names(rows, _NAMES_WIDTH, _TOP + _ROW * len(roles))
+
+
+def role_overview(timeline: Timeline) -> str:
+    """Return the picture in one glance; where a role does nothing else, it shows its waits."""
+    roles, axis = roles_of(timeline), _Axis(timeline.activity)
+    spans = []
+    for number, role in enumerate(roles):
+        pieces = [(first, end, kind) for first, end, kind, _ in _pieces(timeline.activity, role.warps)]
+        waits = [(wait.begin, wait.over, "k-wait") for wait in role.stalled]
+        spans += [(axis.at(first), axis.at(end), kind, 1 << number) for first, end, kind in (*pieces, *waits)]
+    return overview(spans, len(roles), axis.width, f"All of what the roles of block {timeline.block} did")
+
+
 class _Axis:
     """Where steps stand: pieces of activity one after another, longer ones wider, but less than in proportion."""
 
     def __init__(self, activity: Sequence[Activity]) -> None:
-        self._steps, self._places = [0.0], [float(_LEFT)]
+        self._steps, self._places = [0.0], [0.0]
         for each in activity:
             count = each.end - each.begin
             width = 1.5 + log2(count) if each.kind == "compute" else 4 + 2 * log2(count)
@@ -193,7 +211,8 @@ class _Axis:
                 continue
             last = place
             yield line(place, _TOP - 4, place, bottom, "grid")
-            yield text(place, bottom + 14, f"{step:.0f}" if step else "step 0", "axis", "middle")
+            anchor = "middle" if place else "start"
+            yield text(place, bottom + 14, f"{step:.0f}" if step else "step 0", "axis", anchor)
 
 
 def _pieces(activity: Sequence[Activity], warps: int) -> Iterator[tuple[int, int, str, str]]:

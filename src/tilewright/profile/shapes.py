@@ -6,12 +6,20 @@ from collections.abc import Iterable
 from html import escape
 
 
-def svg(width: float, height: float, label: str, parts: Iterable[str], kind: str = "") -> str:
-    """Return an SVG element with a label for those who do not see it."""
+def svg(width: float, height: float, label: str, parts: Iterable[str], kind: str = "", fills: bool = False) -> str:
+    """Return an SVG element with a label for those who do not see it; one that `fills` takes any width and height."""
+    size = 'preserveAspectRatio="none"' if fills else f'width="{width:g}" height="{height:g}"'
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+        f'<svg viewBox="0 0 {width:g} {height:g}" {size} role="img" '
         f'class="picture {kind}" aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )
+
+
+def names(rows: Iterable[tuple[float, str]], width: float, height: float) -> str:
+    """Return the names of rows, each at its height: a column that stays where it is while the picture scrolls."""
+    told = list(rows)
+    label = f"Rows: {', '.join(words for _, words in told)}"
+    return svg(width, height, label, [text(4, y, words, "axis") for y, words in told], "names")
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:

@@ -97,14 +97,13 @@ def differences(launches: Sequence[LaunchReport], told: AbstractSet[str] = froze
     for each in launches:
         others = [other.launch for other in launches if other.launch.kernel == each.launch.kernel]
         described = [_described(launch) for launch in others]
-        names = dict.fromkeys(name for found in described for name in found)
-        telling = [name for name in names if len({found.get(name) for found in described}) > 1]
+        known = dict.fromkeys(name for found in described for name in found)
+        telling = [name for name in known if len({found.get(name) for found in described}) > 1]
         own = _described(each.launch)
         if len(others) > 1 and len({tuple(found.get(name) for name in telling) for found in described}) < len(others):
-            total = each.launch.total
-            own["wavefronts"], own["sectors"] = amount(total.shared_wavefronts), amount(total.global_sectors)
-            own["instructions"] = amount(sum(total.instructions.values()))
-            telling += _differing_figures(others)
+            names = _differing_figures(others)
+            own |= dict.fromkeys(names, "0") | _figures(each.launch)
+            telling += names
         result.append(", ".join(f"{name} {own[name]}" for name in telling if name in own and name not in told))
     return result
 
@@ -113,14 +112,30 @@ def _described(launch: Launch) -> dict[str, str]:
     return {"grid": shape(launch.grid), "block": shape(launch.block), "arch": launch.arch, **dict(launch.arguments)}
 
 
-def _differing_figures(launches: Sequence[Launch]) -> list[str]:
-    totals = [launch.total for launch in launches]
-    figures_of = {
-        "wavefronts": {total.shared_wavefronts for total in totals},
-        "sectors": {total.global_sectors for total in totals},
-        "instructions": {sum(total.instructions.values()) for total in totals},
+def _figures(launch: Launch) -> dict[str, str]:
+    """Return figures of a launch that may tell it from others: what it takes, then its instructions by class."""
+    total = launch.total
+    found = {
+        "wavefronts": total.shared_wavefronts,
+        "sectors": total.global_sectors,
+        "instructions": sum(total.instructions.values()),
+        **total.instructions,
     }
-    return [name for name, values in figures_of.items() if len(values) > 1]
+    return {name: amount(number) for name, number in found.items()}
+
+
+def _differing_figures(launches: Sequence[Launch]) -> list[str]:
+    """Return the names of the first figures that tell launches apart as well as all of them do."""
+    figures_of = [_figures(launch) for launch in launches]
+    names = dict.fromkeys(name for found in figures_of for name in found)
+    telling: list[str] = []
+    for name in names:
+        apart, further = (
+            len({tuple(found.get(each) for each in chosen) for found in figures_of})
+            for chosen in (telling, [*telling, name])
+        )
+        telling += [name] * (further > apart)
+    return telling
 
 
 VERSION = 1  # of the form of the data

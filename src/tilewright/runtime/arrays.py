@@ -167,6 +167,18 @@ class ArraySpec:
 
     info: ArrayInfo
 
+    def __repr__(self) -> str:
+        info, dense = self.info, 1
+        for extent, stride in zip(reversed(info.shape), reversed(info.strides), strict=True):
+            if stride != dense:
+                rest = f", stride={info.strides}"
+                break
+            dense *= extent
+        else:
+            rest = ""
+        rest += f", align={info.pointer}" if info.pointer != VECTOR_BYTES else ""
+        return f"tw.spec({info.dtype!r}, {info.shape}{rest})"
+
 
 class _HostInterface:
     """What `np.asarray` reads to make a view; the view keeps it, and it keeps the owner."""

@@ -374,6 +374,9 @@ class PreparedLaunch(Refused):
         self._parameters = frame.parameters
         self._owners = owners
 
+    def __repr__(self) -> str:
+        return f"<prepared launch: grid {self._config.grid}, block {self._config.block}>"
+
     def __call__(self) -> None:
         status = self._launch(self._configuration, self._handle, self._parameters, None)
         if status:

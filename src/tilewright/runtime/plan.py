@@ -63,6 +63,7 @@ from tilewright.runtime.arrays import (
     adapter_for,
 )
 from tilewright.runtime.recent import Recent
+from tilewright.source import SourceLocation
 from tilewright.structures import MAX_DEPTH, Structure, demand_depth, structure_of
 
 # What each plan keeps: those used last, and at most twice as many (see `Recent`).
@@ -398,7 +399,7 @@ _MOST_SHOWN = 40
 def shown_argument(argument: Argument) -> str:
     """Return a short text of an argument, for a profile: `float32[64,32]`, a number, a compile-time value.
 
-    Strides are told where the array is not contiguous in row-major order.
+    Strides are told where the array is not contiguous in row-major order, and of a lambda its line.
     """
     if isinstance(argument, ArrayInfo):
         extents = ",".join(map(str, argument.shape))
@@ -410,6 +411,9 @@ def shown_argument(argument: Argument) -> str:
         return f"{argument.dtype}[{extents}]{strides}"
     value = argument.value
     text = str(value.__name__ if callable(value) and hasattr(value, "__name__") else value)
+    if text == "<lambda>":
+        code = value.__code__
+        return f"lambda at {SourceLocation(code.co_filename, code.co_firstlineno, text)}"
     text = " ".join(text.split())
     if " at 0x" in text:  # an object without a text of its own
         text = type(value).__name__

@@ -267,6 +267,33 @@ def test_several_warps_are_summed_up_and_one_is_drawn_in_full(name: str) -> None
     assert lanes.issuperset(t for t in mma.thread_numbers if t < 32)
 
 
+def test_one_warp_in_full_names_its_own_lanes() -> None:
+    """What other warps hold of the same elements the summary tells: +n is for lanes of this warp."""
+    drawing = draw.picture(FOUR_WARPS)
+    a, b = grid_of(drawing, 3, 0), grid_of(drawing, 2, 1)
+    one = draw.picture(tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32BF16BF16F32_TN))
+    assert labels(a) == labels(grid_of(one, 1, 0)) and labels(b) == labels(grid_of(one, 0, 1))
+    assert labels(grid_of(drawing, 1, 0)) == [["W0+1"], ["W1+1"]]
+    shared = draw.picture(SEVERAL_WARPS["scalar"])  # lanes that hold the same elements of A are of one warp
+    assert any("+n: held by n more threads" in note for note in shared.notes)
+    assert not any("held by" in note for note in drawing.notes)
+
+
+@pytest.mark.parametrize(("kind", "there"), [("SS", "C"), ("RS", "AC")])
+def test_operands_in_shared_memory_have_no_lanes_to_be_drawn(kind: str, there: str) -> None:
+    """All threads hold all of them: cells that said T0+127 V1935 took most of the picture and of the text."""
+    atom = getattr(tw.atoms, f"SM90_64x128x16_F32BF16BF16_{kind}")
+    drawing = draw.picture(atom)
+    detail = [grid for row in drawing.grids[2:] for grid in row if grid is not None]
+    assert [grid.title for grid in detail] == [f"{name}, first warp" for name in there]
+    read = [note.split(":")[0] for note in drawing.notes if "shared memory" in note]
+    assert read == [" and ".join(n for n in "AB" if n not in there)]
+    scene = scene_of(drawing)
+    assert scene.width * scene.height < 1200 * 800
+    text = draw.text(atom, width=100)
+    assert len(text.splitlines()) < 130 and all(len(line) <= 100 for line in text.splitlines())
+
+
 def test_several_warps_element_by_element() -> None:
     drawing = draw.picture(FOUR_WARPS, whole=True)
     c = grid_of(drawing, 1, 1)

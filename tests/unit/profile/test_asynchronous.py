@@ -118,6 +118,18 @@ def test_picture_has_each_stall(persistent: Profile) -> None:
     assert 'class="picture roles"' in persistent.report().html()
 
 
+def test_products_are_under_way_until_they_are_waited_for(persistent: Profile) -> None:
+    """A wait that leaves one group ends those before it: a step's products are over at the next step's wait."""
+    timeline = persistent.launches[0].timelines[0]
+    products = [event for event in timeline.events if event.kind == "mma"]
+    waits = [event.step for event in timeline.events if event.kind == "wait" and event.warps & products[0].warps]
+    assert products and all(event.landed in waits for event in products)
+    order = sorted({event.landed or 0 for event in products if event.warps == products[0].warps})
+    first = [event for event in products if event.warps == products[0].warps][:4]
+    assert all(event.landed == order[0] and waits.index(order[0]) == 1 for event in first)
+    assert "never waited for" not in persistent.report().html()
+
+
 def test_json_has_everything(persistent: Profile) -> None:
     (launch,) = json.loads(persistent.report().json())["launches"]
     assert launch["total"]["operand_bytes"] == {"A": 491520, "B": 1966080}

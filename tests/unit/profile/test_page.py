@@ -22,9 +22,11 @@ from tilewright.figures import Event, Launch, Line, Timeline
 from tilewright.profile import pictures
 from tilewright.profile.bounds import LaunchReport
 from tilewright.profile.facts import roofline_text
+from tilewright.profile.overview import overview
 from tilewright.profile.page import as_html
 from tilewright.profile.report import Report
 from tilewright.profile.text import as_data, as_text, differences
+from tilewright.source import SourceLocation
 
 THREADS = tw.Layout((8, 32), (32, 1))
 LAYOUTS = tw.Layout((32, 32), (1, 32)), tw.Layout((32, 32), (33, 1))
@@ -143,6 +145,87 @@ def test_arithmetic_does_not_fill_a_timeline() -> None:
     assert ends == sorted(ends) and len(set(ends)) == 20
 
 
+def copies_and_products(is_cut: bool) -> Timeline:
+    events = [Event(0, "tma load", 1, 0b1, is_async=True), Event(1, "mma", 2, 0b10, count=2, is_async=True)]
+    return Timeline((0, 0, 0), 2, [*events, Event(2, "mbarrier wait", 3, 0b10, count=400)], is_cut)
+
+
+@pytest.mark.parametrize(("is_cut", "end"), [(True, "not waited for in what is shown"), (False, "never waited for")])
+def test_work_under_way_is_called_what_it_is(is_cut: bool, end: str) -> None:
+    """Products of warpgroups are no copies, and what comes after the cut is not known."""
+    boxes = list(ElementTree.fromstring(pictures.timeline(copies_and_products(is_cut))).iter("rect"))[3:]
+    told = {box.get("class"): box.findtext("title") for box in boxes}
+    assert told["k-async"] == f"1 copy, line 1, issued from step 0 on, {end}"
+    assert told["k-mma"] == f"2 products, line 2, issued from step 1 on, {end}"
+
+
+def test_the_overview_shows_what_takes_most_of_each_piece() -> None:
+    """One row copies then computes, one waits all the time and multiplies within; none of it is one slab."""
+    spans = [
+        (0.0, 50.0, "k-async", 1),
+        (0.0, 100.0, "k-compute", 1),
+        (0.0, 100.0, "k-wait", 2),
+        (40.0, 60.0, "k-mma", 2),
+    ]
+    root = ElementTree.fromstring(overview(spans, 3, 100.0, "all"))
+    found = {(box.get("y"), box.get("class")): (box.get("x"), box.get("width")) for box in root.iter("rect")}
+    assert found["0", "k-async"] == ("0", "160") and found["0", "k-compute"] == ("160", "160")
+    assert found["1", "k-mma"] == ("128", "64") and {y for y, _ in found} == {"0", "1"}
+    assert root.get("preserveAspectRatio") == "none" and root.get("aria-label") == "all"
+
+
+def test_nothing_has_an_empty_overview() -> None:
+    assert "<rect" not in overview([(0.0, 0.0, "k-wait", 1)], 1, 0.0, "")
+
+
+def test_rows_that_are_alike_are_one_in_the_overview() -> None:
+    root = ElementTree.fromstring(overview([(0.0, 1.0, "k-mma", 0b1011)], 4, 1.0, ""))
+    assert [(box.get("y"), box.get("height")) for box in root.iter("rect")] == [("0", "2"), ("3", "1")]
+
+
+def lines_shown(text: str, numbers: set[int], tmp_path: Path) -> list[int]:
+    path = tmp_path / "kernel.py"
+    path.write_text(text)
+    lines = [Line(location=SourceLocation(str(path), number, "k"), instructions=Counter(fma=1)) for number in numbers]
+    launch = Launch("k", (1, 1, 1), (32, 1, 1), "sm_90a", 1, 1, 0, lines=lines)
+    page = as_html([LaunchReport(launch, find_gpu("H200"))])
+    return [int(n) for n in re.findall(r'<td class="number">(\d+)</td>', page)]
+
+
+def test_lines_around_end_with_the_function(tmp_path: Path) -> None:
+    """Neither the next function nor a blank line next to a gap or at an end is shown."""
+    text = "import x\n\n\ndef a():\n    one\n\n    two\n\ndef b():\n" + "    pass\n" * 6 + "    three\n"
+    assert lines_shown(text, {5, 7}, tmp_path) == [4, 5, 6, 7]
+    assert lines_shown(text, {7, 16}, tmp_path) == [5, 6, 7, 14, 15, 16]
+
+
+def test_lines_keep_their_indentation_where_they_go_on(page: Path) -> None:
+    """The style indents, so that what does not fit stands further in than its line."""
+    assert '<td class="code" style="--in: 4">tid = tw.thread_idx.x</td>' in page.read_text()
+
+
+def test_the_roof_of_a_unit_close_to_that_of_the_mix_has_no_label_of_its_own() -> None:
+    each = launch_of({"tensor bfloat16": 10**9, "float32": 10**6}, touched=32)
+    texts = [text.text or "" for text in ElementTree.fromstring(pictures.roofline(each.bounds)).iter("text")]
+    assert sum("989" in text or "990" in text for text in texts) == 1
+
+
+def test_the_page_speaks_of_a_ring_where_there_is_one() -> None:
+    for wavefronts in (0, 100, 10**3, 10**7):
+        page = as_html([launch_of({"float32": 10**6}, wavefronts=wavefronts)])
+        assert ("The ring" in page) == ('class="ring"' in page)
+
+    alone = launch_of({"float32": 10**9})
+    seconds = 10**9 / alone.bounds.attainable
+    close, nearly = (
+        launch_of({"float32": 10**9}, wavefronts=round(share * seconds * alone.gpu.shared_wavefronts))
+        for share in (1.1, 1.002)
+    )
+    assert nearly.bounds.reachable < nearly.bounds.attainable and "The ring" not in as_html([nearly])
+    ring, point = map(int, re.findall(r'r="(\d+)" class="(?:ring|point)"', as_html([close])))
+    assert ring > point  # where they nearly meet, the ring is around the point
+
+
 def launch_of(operations: dict[str, int], touched: int = 4096, wavefronts: int = 0) -> LaunchReport:
     line = Line(shared_requests=wavefronts, shared_wavefronts=wavefronts, operations=Counter(operations))
     launch = Launch("k", (1, 1, 1), (32, 1, 1), "sm_90a", 1, 1, 0, lines=[line], touched_bytes=touched)
@@ -184,9 +267,9 @@ def test_the_roof_of_a_mix_of_units_is_no_lower_than_its_limits_allow() -> None:
 @pytest.mark.parametrize(
     ("operations", "touched", "reason"),
     [
-        ({}, 4096, "no floating-point arithmetic"),
+        ({}, 4096, "counts floating-point arithmetic and matrix products, and the launch has none"),
         ({"float32": 64}, 0, "nothing from or to DRAM"),
-        ({}, 0, "no floating"),
+        ({}, 0, "counts floating-point"),
     ],
 )
 def test_a_launch_without_a_point_says_why(operations: dict[str, int], touched: int, reason: str) -> None:
@@ -216,6 +299,25 @@ def test_launches_that_differ_in_their_data_are_told_apart_by_figures() -> None:
     second.launch.arguments = first.launch.arguments = (("n", "2"),)
     assert len(set(differences([first, second, third]))) == 3
     assert differences([first]) == [""]
+
+
+def test_launches_of_other_functions_are_told_apart() -> None:
+    """Tabs that said `1 apply`, `2 apply`, `3 apply`: a lambda has its line, and instructions have classes."""
+
+    @tw.kernel
+    def apply(x, f: tw.constexpr):
+        x[tw.thread_idx.x] = f(x[tw.thread_idx.x])
+
+    x = np.ones(32, np.float32)
+    with tw.simulate(profile=True) as run:
+        apply[1, 32](x, lambda v: v * 2)
+        apply[1, 32](x, lambda v: v + 1)
+        for f in (lambda v: -v, lambda v: tw.exp(v)):
+            apply[1, 32](x, f)
+    line = run.report().launches[0].launch.lines[-1].line
+    told = differences(run.report().launches)
+    assert len(set(told)) == 4 and all(words.startswith("f lambda at test_page.py:") for words in told)
+    assert told[0] == f"f lambda at test_page.py:{line}, float 1" and told[3].endswith(", float 0")
 
 
 def test_arguments_are_told_in_short(report: Report) -> None:
@@ -312,6 +414,67 @@ def test_a_telephone_shows_source_maps_and_labels(browser: Browser, page: Path) 
     assert browser.value(named)
     browser.value("document.querySelector('button.enlarge').click()")
     assert browser.value("document.querySelector('svg.banks').clientWidth") > 800
+    browser.resize(1200, 900)
+
+
+@needs_browser
+def test_the_overview_moves_the_timeline(browser: Browser, tmp_path: Path) -> None:
+    """A long timeline is scrolled to where its overview is clicked, and the overview says what is seen."""
+    events = [Event(step, ("mma", "cp.async")[step % 2], step, 1) for step in range(600)]
+    launch = Launch("k", (1, 1, 1), (32, 1, 1), "sm_90a", 1, 1, 0, timelines=[Timeline((0, 0, 0), 1, events)])
+    path = tmp_path / "long.html"
+    path.write_text(as_html([LaunchReport(launch, find_gpu("H200"))]))
+    for width in (390, 1200):
+        browser.resize(width, 800)
+        browser.open(path)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        frame, mark = "document.querySelector('.glance + .scroll')", "document.querySelector('.glance i')"
+        seen = browser.value(f"{frame}.clientWidth / {frame}.scrollWidth")
+        assert seen < 0.5 and browser.value(f"parseFloat({mark}.style.width)") == pytest.approx(100 * seen, abs=0.1)
+        at = "const g = document.querySelector('.glance'), r = g.getBoundingClientRect()"
+        click = "g.dispatchEvent(new MouseEvent('click', {clientX: r.left + 0.75 * r.width, bubbles: true}))"
+        browser.value(f"(() => {{ {at}; {click}; }})()")
+        middle = browser.value(f"({frame}.scrollLeft + {frame}.clientWidth / 2) / {frame}.scrollWidth")
+        assert middle == pytest.approx(0.75, abs=0.01)
+        names = "document.querySelector('.names').getBoundingClientRect().left"
+        assert abs(browser.value(f"{names} - {frame}.getBoundingClientRect().left")) < 3  # stay where they are
+    assert browser.errors == []
+    browser.resize(1200, 900)
+
+
+@needs_browser
+def test_many_launches_leave_room_for_the_first(browser: Browser, tmp_path: Path) -> None:
+    launches = [launch_of({}, wavefronts=32 * (n + 1)) for n in range(40)]
+    path = tmp_path / "many.html"
+    path.write_text(as_html(launches))
+    browser.resize(390, 800)
+    browser.open(path)
+    assert browser.value("document.querySelector('section:not([hidden])').getBoundingClientRect().top") < 600
+    assert "40 launches" in browser.value("document.body.innerText")
+    browser.press("[")  # to the last, which the list then shows
+    tab = "document.querySelector('[aria-selected=true]').getBoundingClientRect()"
+    nav = "document.querySelector('nav').getBoundingClientRect()"
+    assert browser.value(f"{tab}.top >= {nav}.top - 1 && {tab}.bottom <= {nav}.bottom + 1")
+    browser.resize(1200, 900)
+
+
+@needs_browser
+def test_deep_lines_can_be_read_on_a_telephone(browser: Browser, tmp_path: Path) -> None:
+    """A line that is indented by seven levels has most of the width, and what goes on below is further in."""
+    path = tmp_path / "kernel.py"
+    path.write_text("\n" * 9 + " " * 28 + "tw.copy(tw.atoms.SM90_TMA_LOAD, gA, sA[:, :, stage], barrier=full)\n")
+    lines = [Line(location=SourceLocation(str(path), 10, "k"), instructions=Counter(fma=1))]
+    launch = Launch("k", (1, 1, 1), (32, 1, 1), "sm_90a", 1, 1, 0, lines=lines)
+    report = tmp_path / "deep.html"
+    report.write_text(as_html([LaunchReport(launch, find_gpu("H200"))]))
+    browser.resize(390, 800)
+    browser.open(report)
+    rects = (
+        "(() => { const c = document.querySelector('td.code'), r = document.createRange(); r.selectNodeContents(c);"
+        " return [...r.getClientRects()].map(x => [x.left, x.right]); })()"
+    )
+    first, *others = browser.value(rects)
+    assert 100 < first[0] < 200 and first[1] - first[0] > 150 and all(left > first[0] for left, _ in others)
     browser.resize(1200, 900)
 
 

@@ -98,6 +98,9 @@ class DeviceSource:
     line_map: Mapping[int, SourceLocation]
     dynamic_shared_bytes: int
 
+    def __repr__(self) -> str:
+        return f"<source of {self.name}, {len(self.text.splitlines())} lines>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _source, (self.text, self.name, dict(self.line_map), self.dynamic_shared_bytes)
 

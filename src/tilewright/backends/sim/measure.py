@@ -36,7 +36,7 @@ from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
 from tilewright.figures import Compiled, Launch, Line
 from tilewright.ir.core import Kernel, Op
-from tilewright.ir.effects import roles_of
+from tilewright.ir.effects import Completion, roles_of
 from tilewright.ir.ops import Atomic
 from tilewright.transactions import SECTOR, fewest_sectors, sectors, wavefronts
 
@@ -128,6 +128,10 @@ class Meter(Observer):
         self._narrator.land(access.op)
         if arrival is not None:
             self._narrator.arrive_bytes(access, which, arrival)
+
+    def wait(self, op: Op, mask: Mask) -> None:
+        if self._on and op.effects.completes is Completion.WARPGROUP:
+            self._narrator.finish_products()
 
     def arrive(self, signal: Signal) -> None:
         if self._on:

@@ -49,6 +49,8 @@ class Narrator:
         self._rows = 0  # blocks of the running chunk that are narrated
         self._step = 0
         self._under_way: dict[Op, deque[list[Event]]] = {}
+        self._groups = machine.products
+        self._products: list[tuple[int, Event, Array, Array]] = []  # row, its warpgroups, and the group of each
         self._mask: tuple[Mask, list[int]] | None = None
         self._open: list[_Open] = []
         self._over: dict[_Barrier, int] = {}  # the step at which something last came to a phase
@@ -67,21 +69,27 @@ class Narrator:
             return
         self._step += 1
         kind = "compute" if name in _COMPUTE else name
-        line = None if op.location is None else op.location.line
+        # Arithmetic of several lines is one event: else it is most of the events that are kept.
+        line = None if op.location is None or kind == "compute" else op.location.line
         is_async = op.effects.asynchronous is not None
         issued = []
-        for timeline, warps in zip(self.timelines, self._active(mask), strict=True):
+        for row, (timeline, warps) in enumerate(zip(self.timelines, self._active(mask), strict=True)):
             if not warps:
                 continue
             self._act(timeline, kind, warps)
             last = timeline.events[-1] if timeline.events else None
             if last is not None and (last.kind, last.line, last.warps) == (kind, line, warps):
                 last.count += 1
-            elif not timeline.is_cut:
+            elif timeline.is_cut:
+                continue
+            else:
                 last = Event(self._step, kind, line, warps, is_async=is_async)
                 timeline.events.append(last)
                 timeline.is_cut = len(timeline.events) >= MOST_EVENTS
-            if last is not None and last.is_async:
+                if is_async and kind == "mma":
+                    groups = np.flatnonzero(self._groups.active(mask)[row])
+                    self._products.append((row, last, groups, self._groups.committed[row, groups] + 1))
+            if is_async and kind != "mma":
                 issued.append(last)
         if issued:
             self._under_way.setdefault(op, deque()).append(issued)
@@ -101,6 +109,17 @@ class Narrator:
         if self._rows and waiting:
             for event in waiting.popleft():
                 event.landed = self._step
+
+    def finish_products(self) -> None:
+        """Note which products are over, after a wait for groups of them."""
+        under_way = []
+        for each in self._products:
+            row, event, groups, numbers = each
+            if (self._groups.completed[row, groups] >= numbers).all():
+                event.landed = self._step
+            else:
+                under_way.append(each)
+        self._products = under_way
 
     def _active(self, mask: Mask) -> list[int]:
         """Return for each block that is narrated the warps that are active, as bits."""
