@@ -46,6 +46,7 @@ html_theme_options: dict[str, Any] = {
     "header_links_before_dropdown": 7,
     "navbar_persistent": ["search-button"],  # a sign, not a field: the links take its place
 }
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_show_sourcelink = False
 html_static_path = ["site"]
 html_css_files = ["site.css"]

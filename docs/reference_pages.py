@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from reference_rules import rule
+
 import tilewright
 
 
@@ -56,13 +58,16 @@ _GROUPS = {
     "types": ("Element types", ("dtypes",)),
     "errors": ("Errors", ("errors",)),
 }
-_SUBMODULES = ("schedule", "schedulers", "layout", "draw", "bench", "atoms")
+_SUBMODULES = ("schedule", "schedulers", "layout", "draw", "bench", "atoms", "profile", "distributed")
 
 # Programs for names whose docstrings have none: what a kernel calls is shown in a kernel.
 _EXAMPLES = Path(__file__).parent / "names_by_example.md"
 
 # Modules that need a library which may be missing here: what they hold is read from their source.
-READ_FROM_SOURCE = ("tilewright.torch", "tilewright.torch.nn")
+READ_FROM_SOURCE = ("tilewright.torch", "tilewright.torch.nn", "tilewright.jax")
+
+# What a docstring says where it names what a function raises.
+_NAMES_ERRORS = re.compile(r"\b(?:Raises?|raises?|[Rr]efused?|[Ee]rrors as)\b")
 
 
 def pages() -> Iterator[Page]:
@@ -71,16 +76,17 @@ def pages() -> Iterator[Page]:
     for file, (title, modules) in _GROUPS.items():
         names = tuple(dict.fromkeys(name for module in modules for name in rest.pop(module)))
         yield Page(file, title, "Names of `tilewright`, imported as `tw`.", "tilewright", names)
-    others = tuple(name for names in rest.values() for name in names if name != "print_typst")
-    if others:
-        yield Page("others", "Others", "Names of `tilewright`, imported as `tw`.", "tilewright", others)
+    others = {name for names in rest.values() for name in names}
     for name in _SUBMODULES:
         module = importlib.import_module(f"tilewright.{name}")
         listed = getattr(module, "__all__", [n for n in vars(module) if not n.startswith("_")])
-        # What `tilewright` has itself stands on the pages above.
-        names = tuple(n for n in listed if getattr(tilewright, n, None) is not getattr(module, n))
+        # Names that are on a page above are not repeated.
+        names = tuple(n for n in listed if n in others or getattr(tilewright, n, None) is not getattr(module, n))
+        others -= {*names}
         told = (inspect.getdoc(module) or "").partition("\n\n")[0].replace("\n", " ")
         yield Page(f"module_{name}", f"tilewright.{name}", told, f"tilewright.{name}", names)
+    if others:
+        yield Page("others", "Others", "Names of `tilewright`, imported as `tw`.", "tilewright", tuple(sorted(others)))
 
 
 def write(folder: Path) -> list[Path]:
@@ -121,10 +127,21 @@ def _entry(page: Page, name: str, value: Any) -> str:  # Any: what the package e
     lines.append(f"````{{py:{kind}}} {short}.{name}{signature if kind != 'data' else ''}\n")
     doc = inspect.getdoc(value) if callable(value) or type(value).__module__.startswith("tilewright") else ""
     example = "" if ">>>" in (doc or "") else examples().get(f"{short}.{name}", "")
-    lines += [_fenced(doc or ""), *([f"\n{example}"] if example else []), "````\n"]
+    told = "" if inspect.isclass(value) or not callable(value) or names_errors(doc) else _rule_of(value, name)
+    lines += [_fenced(doc or ""), *([f"\n{told}"] if told else []), *([f"\n{example}"] if example else []), "````\n"]
     if inspect.isclass(value):
         lines += [_member(f"{short}.{name}", member, found) for member, found in _members(value)]
     return "\n".join(lines)
+
+
+def names_errors(doc: str | None) -> bool:
+    """Say whether a docstring says what is refused."""
+    return _NAMES_ERRORS.search(doc or "") is not None
+
+
+def _rule_of(value: Any, name: str) -> str:
+    """Return what is accepted and raised by all functions that are defined where this one is."""
+    return rule(getattr(value, "__module__", None) or type(value).__module__, name)
 
 
 @cache
@@ -199,7 +216,7 @@ def _is_public(node: ast.stmt) -> bool:
 
 def _entry_of_source(owner: str, node: Any) -> str:  # Any: a definition
     decorators = [ast.unparse(x) for x in node.decorator_list]
-    is_inside = not (owner.endswith("torch") or owner.endswith("nn"))
+    is_inside = f"tilewright{owner.removeprefix('tw')}" not in READ_FROM_SOURCE
     kind = "class" if isinstance(node, ast.ClassDef) else "method" if is_inside else "function"
     signature = ""
     if "property" in decorators:
@@ -207,6 +224,9 @@ def _entry_of_source(owner: str, node: Any) -> str:  # Any: a definition
     elif isinstance(node, ast.FunctionDef):
         arguments = re.sub(r"^(self|cls)(, |$)", "", ast.unparse(node.args))
         signature = f"({arguments})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
+        if "tilewright" + owner.removeprefix("tw") in READ_FROM_SOURCE:
+            # Two modules may have a class of one name; Sphinx shows the last part of it.
+            signature = re.sub(r"(?<![\w.])Operator\b", f"{owner}.Operator", signature)
     title = "" if is_inside else f"## {node.name}\n\n"
     told = _fenced(ast.get_docstring(node) or "")
     return f"{title}````{{py:{kind}}} {owner}.{node.name}{signature}\n\n{told}\n````\n"

@@ -27,7 +27,7 @@ def run(code: str, names: dict[str, Any], path: str = "readme.py") -> None:
 
 
 def test_its_programs_run_and_its_error_is_the_one_that_comes() -> None:
-    kernel, product, schedule = PROGRAMS
+    kernel, product = PROGRAMS
     (message,) = re.findall(r"^```text\n(.*?)^```", PAGE, re.S | re.M)
     names: dict[str, Any] = {"__name__": "readme"}
     with pytest.raises(tw.CheckError) as caught:
@@ -36,12 +36,6 @@ def test_its_programs_run_and_its_error_is_the_one_that_comes() -> None:
     run(product, names)
     expected = np.maximum(names["x"] @ names["weight"].T, 0) * 0.5
     np.testing.assert_allclose(names["y"], expected, rtol=1e-4, atol=1e-5)
-    run(schedule, names)
-    random = np.random.default_rng(0)
-    a, b = (random.integers(-3, 4, shape).astype(np.float16) for shape in ((128, 64), (64, 128)))
-    c = np.zeros((128, 128), np.float32)
-    names["matmul"](a, b, c)
-    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
 
 
 def test_the_kernel_is_right_with_the_barrier_that_the_page_names() -> None:
@@ -55,7 +49,7 @@ def test_the_kernel_is_right_with_the_barrier_that_the_page_names() -> None:
 
 
 def test_it_fits_three_screens() -> None:
-    assert len(PAGE.splitlines()) <= 150
+    assert len(PAGE.splitlines()) <= 120
 
 
 def test_its_links_lead_somewhere() -> None:

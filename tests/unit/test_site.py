@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import linecache
 import re
 from types import ModuleType
 
 import pytest
 from tests.helpers.pages import DOCS
+
+import tilewright as tw
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +120,92 @@ def test_the_reference_has_what_is_read_from_source(monkeypatch: pytest.MonkeyPa
         names = {name for name in pages.names_in_source(module) if f"{module}.{name}" not in pages.READ_FROM_SOURCE}
         assert names and {name for name in names if f"## {name}\n" not in text} == set()
         assert all(block.count("\n\n\n") == 0 for block in text.split("````")[1::2])  # each has a docstring
+
+
+def entries(reference: ModuleType) -> list[str]:
+    """Return the full name of each entry of the reference, from the text of its pages."""
+    texts = [reference._page(page) for page in reference.pages()]
+    texts += [reference._page_of_source(module) for module in reference.READ_FROM_SOURCE]
+    found = re.findall(r"^`{4}\{py:(?:function|class|data)\} ([\w.]+)", "\n".join(texts), re.M)
+    return [name.replace("tw.", "tilewright.", 1) for name in found]
+
+
+def test_every_public_name_has_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    reference = importlib.import_module("reference_pages")
+    found = entries(reference)
+    assert sorted(name for name in {*found} if found.count(name) > 1) == []
+    missing = set()
+    for module in ("tilewright", "tilewright.profile", *(f"tilewright.{name}" for name in tw._SUBMODULES)):
+        there = importlib.import_module(module)
+        for name in getattr(there, "__all__", [n for n in vars(there) if not n.startswith("_")]):
+            value = getattr(there, name)
+            # One entry is enough for what two modules export.
+            others = [other for other in found if other.endswith(f".{name}") and _value(other) is value]
+            missing |= set() if name == "__version__" or inspect.ismodule(value) or others else {f"{module}.{name}"}
+    for module in (f"tilewright.{name}" for name in tw._OPTIONAL):
+        missing |= {f"{module}.{name}" for name in reference.names_in_source(module)} - {*found, "tilewright.torch.nn"}
+    assert missing == set()
+
+
+def _value(name: str) -> object:
+    module, _, attribute = name.rpartition(".")
+    is_here = module.partition(".")[2] not in tw._OPTIONAL and "torch" not in module
+    return getattr(importlib.import_module(module), attribute) if is_here else None
+
+
+def test_every_function_says_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its docstring, or by the rule that the reference adds."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    reference = importlib.import_module("reference_pages")
+    rules, used, silent = importlib.import_module("reference_rules").RULES, set(), set()
+    for page in reference.pages():
+        module = importlib.import_module(page.module)
+        for name in page.names:
+            value = getattr(module, name)
+            if inspect.ismodule(value) or inspect.isclass(value) or not callable(value):
+                continue
+            if not reference.names_errors(inspect.getdoc(value)):
+                told = reference._rule_of(value, name)
+                used.add(told)
+                silent |= set() if told and told in reference._entry(page, name, value) else {f"{page.module}.{name}"}
+    assert silent == set()
+    assert {module for module, told in rules.items() if told not in used} == set()
+
+
+REFUSED = {
+    "tilewright.trace.threads": ("tw.lane_id()", None),
+    "tilewright.instructions.cluster": ("tw.cluster_sync()", "sm_80"),
+    "tilewright.instructions.wgmma": ("tw.wgmma_wait(0)", "sm_90"),
+    "tilewright.instructions.barrier.sync_threads": ("if tw.thread_idx.x < 3: tw.sync_threads()", "sm_80"),
+    "tilewright.instructions.cp_async": ("tw.cp_async_wait(-1)", "sm_80"),
+    "tilewright.instructions.bulk_groups": ("tw.tma_store_commit()", "sm_80"),
+    "tilewright.language.pipeline": ("tw.pipeline(1)", "sm_80"),
+    "tilewright.instructions.vote": ("tw.vote_any(True)", None),
+    "tilewright.instructions.shuffle": ("y[0] = tw.shuffle_xor(x[0], 1, width=3)", "sm_80"),
+    "tilewright.instructions.match": ("y[0] = tw.match_any(x[0])", "gfx90a"),
+    "tilewright.language.collectives": ("y[0] = tw.argmax('a')[0]", "sm_80"),
+    "tilewright.trace.mathematics.popcount": ("y[0] = tw.popcount(x[0])", "sm_80"),
+    "tilewright.instructions.products": ("y[0] = tw.mul_hi(x[0], x[1])", "sm_80"),
+    "tilewright.instructions.bits": ("y[0] = tw.ffs(x[0])", "sm_80"),
+    "tilewright.instructions.approximate": ("y[0] = tw.rcp_approx(tw.float64(1))", "sm_80"),
+    "tilewright.language.random": ("y[0] = tw.rand(x[0], 1)", "sm_80"),
+}
+
+
+@pytest.mark.parametrize("module", REFUSED)
+def test_a_rule_of_the_reference_holds(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    statement, target = REFUSED[module]
+    assert "Raises `LanguageError`" in importlib.import_module("reference_rules").RULES[module]
+    if target is None:  # outside of a kernel
+        with pytest.raises(tw.LanguageError):
+            eval(statement, {"tw": tw})
+        return
+    names = {"tw": tw}
+    code = f"@tw.kernel\ndef kernel(y, x):\n    {statement}\n"
+    linecache.cache[f"<{module}>"] = (len(code), None, code.splitlines(keepends=True), f"<{module}>")
+    exec(compile(code, f"<{module}>", "exec"), names)
+    array = tw.spec(tw.float32, (64,))
+    with pytest.raises(tw.LanguageError):
+        names["kernel"][1, 128].source(array, array, arch=target)

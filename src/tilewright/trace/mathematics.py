@@ -40,7 +40,9 @@ def _function(name: str, text: str) -> Any:
         return _on_other(name, apply, x)
 
     apply.__name__ = apply.__qualname__ = name
-    apply.__doc__ = f"Return {text}, in the type of x (float32 for an integer)."
+    width = "" if name in _ROUNDINGS else " (float32 for an integer)"
+    kind = "as a bool" if name.startswith("is") else f"in the type of x{width}"
+    apply.__doc__ = f"Return {text}, {kind}."
     return apply
 
 
