@@ -2,9 +2,9 @@
 
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
 of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Such
-functions lose their annotations too, which nothing reads. Indentation is one space. Every line keeps its number, so
-that tracebacks of an installed package match the repository. The sdist and editable installs hold the files as they
-are.
+functions lose their annotations too, and all functions those of their variables, which nothing reads. Indentation is
+one space. Every line keeps its number, so that tracebacks of an installed package match the repository. C loses
+comments and indentation. The sdist and editable installs hold the files as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import tarfile
 import tokenize
 import zipfile
@@ -67,11 +68,12 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return what is in a wheel in place of the files that it would hold."""
     examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
     shown = exported(files)
-    kept = {
-        name: lean(content, name, shown) if is_ours(name) and name not in WRITTEN_OUT else content
-        for name, content in files.items()
-        if name not in examples
-    }
+    kept = {name: content for name, content in files.items() if name not in examples}
+    for name, content in kept.items():
+        if is_ours(name) and name not in WRITTEN_OUT:
+            kept[name] = lean(content, name, shown)
+        elif name.startswith(PACKAGE) and name.endswith((".c", ".h")):
+            kept[name] = lean_c(content)
     if examples:
         kept[ARCHIVE] = packed((name[len(EXAMPLES) :], content) for name, content in examples.items())
     return kept
@@ -165,7 +167,9 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
             lines[row - 1] = lines[row - 1][:column].rstrip()
     tree = ast.parse(text)
     for node in unannotated(tree, shown):
-        drop_annotations(lines, node)
+        drop(lines, annotations_of(node, lines))
+    for variable in annotated_variables(tree):
+        drop(lines, [(variable.target.end_lineno, variable.target.end_col_offset, variable.annotation)])
     for node in unseen(tree, name, shown):
         docstring = node.body[0]
         first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
@@ -188,8 +192,25 @@ def unannotated(tree: ast.Module, shown: frozenset[str] | None) -> list[ast.Func
     return found
 
 
-def drop_annotations(lines: list[str], function: ast.FunctionDef) -> None:
-    """Take the types of parameters and of the result out of the lines of a module."""
+def annotated_variables(tree: ast.Module) -> list[ast.AnnAssign]:
+    """Return the assignments with a type, in one line, of functions; those of classes within them make fields."""
+    found: list[ast.AnnAssign] = []
+    pending: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while pending:
+        parent, in_function = pending.pop()
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.AnnAssign) and in_function and node.value is not None:
+                found += [node] if node.target.end_lineno == node.annotation.end_lineno else []
+            is_scope = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            pending.append((node, not isinstance(node, ast.ClassDef) if is_scope else in_function))
+    return found
+
+
+Cut = tuple[int, int, ast.expr]  # from a line and a column, in bytes, to the end of an expression
+
+
+def annotations_of(function: ast.FunctionDef, lines: list[str]) -> list[Cut]:
+    """Return where the types of parameters and of the result are in the lines of a module."""
     a = function.args
     taken = [x for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
     cuts = [(x.lineno, x.col_offset + len(x.arg.encode()), x.annotation) for x in taken if x.annotation is not None]
@@ -197,6 +218,11 @@ def drop_annotations(lines: list[str], function: ast.FunctionDef) -> None:
         before = lines[returns.lineno - 1].encode()[: returns.col_offset]
         if b"->" in before:
             cuts.append((returns.lineno, len(before[: before.rindex(b"->")].rstrip()), returns))
+    return cuts
+
+
+def drop(lines: list[str], cuts: list[Cut]) -> None:
+    """Take expressions, with what stands before each of them, out of the lines of a module."""
     for row, begin, annotation in sorted(cuts, key=lambda cut: cut[:2], reverse=True):
         last = annotation.end_lineno or row
         rest = lines[last - 1].encode()[annotation.end_col_offset :]
@@ -205,6 +231,12 @@ def drop_annotations(lines: list[str], function: ast.FunctionDef) -> None:
             *[""] * (last - row - 1),
             *[rest.decode()] * (last > row),
         ]
+
+
+def lean_c(source: bytes) -> bytes:
+    """Return C without comments, indentation and empty lines; no text of ours holds what begins a comment."""
+    text = re.sub(r"/\*.*?\*/", "", source.decode(), flags=re.DOTALL)
+    return "".join(f"{line.strip()}\n" for line in text.split("\n") if line.strip()).encode()
 
 
 def is_private(node: ast.FunctionDef | ast.ClassDef) -> bool:

@@ -176,6 +176,7 @@ def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] 
     """
     tree = ast.parse(content)
     if shown is not None:
+        tree = WithoutTypes(build.annotated_variables(tree)).visit(tree)
         for function in build.unannotated(tree, shown):
             function.returns = None
             for node in ast.walk(function.args):
@@ -186,6 +187,62 @@ def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] 
             if not node.body and not isinstance(node, ast.Module):
                 node.body.append(ast.copy_location(ast.Expr(ast.Constant(...)), docstring))
     return ast.unparse(tree), [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+
+
+class WithoutTypes(ast.NodeTransformer):
+    """Makes plain assignments of those that are given."""
+
+    def __init__(self, variables: list[ast.AnnAssign]) -> None:
+        self.variables = {*map(id, variables)}
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        if id(node) not in self.variables:
+            return node
+        assert node.value is not None
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+
+def test_types_of_variables_are_left_out_and_those_of_fields_stay(build: ModuleType) -> None:
+    source = """def f(self):
+    é: dict[str, int] = {"é": 1}
+    self.x: int = 1
+    over_lines: tuple[
+        int, int
+    ] = 1, 2
+    y: int
+    class Inner:
+        field: int = 3
+        def g(self):
+            z: int = 1
+outer: int = 2
+"""
+    expected = """def f(self):
+ é = {"é": 1}
+ self.x = 1
+ over_lines: tuple[
+  int, int
+ ] = 1, 2
+ y: int
+ class Inner:
+  field: int = 3
+  def g(self):
+   z = 1
+outer: int = 2
+"""
+    assert build.lean(source.encode()).decode() == expected
+
+
+def test_c_loses_comments_and_indentation(build: ModuleType) -> None:
+    source = b"""/* What it is,
+   over lines. */
+#define TWICE(x) \\
+    (2 * (x))
+
+int f(void) {
+    return TWICE(1); /* two */
+}
+"""
+    assert build.lean_c(source) == b"#define TWICE(x) \\\n(2 * (x))\nint f(void) {\nreturn TWICE(1);\n}\n"
 
 
 def test_docstrings_of_public_names_stay(build: ModuleType) -> None:
