@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -478,7 +479,7 @@ def again(bench: Bench) -> Iterator[Any]:
 
 def test_launches_from_values(again: Any) -> None:
     bench = again.bench
-    for values in ((4096, 1 << 45, -5), (8192, 1 << 20, True)):
+    for values in ((4096, 1 << 45, -5), (8192, 1 << 20, True), (8192, 1 << 20, np.int16(7))):
         assert again.launch(values) is True
         again.call.kernel.launch(bench._config, 7, values)
         assert bench.seen[-1] == bench.seen[-2]

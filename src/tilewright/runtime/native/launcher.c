@@ -48,11 +48,12 @@ static int take_value(PyObject *object, Value *value) {
     if (PyFloat_Check(object)) *value = (Value){'f', {.real = PyFloat_AS_DOUBLE(object)}};
     else if (PyLong_Check(object)) {
         *value = (Value){PyBool_Check(object) ? 'b' : 'i', {.integer = PyLong_AsLongLongAndOverflow(object, &overflow)}};
-    } else if (PyIndex_Check(object)) return 0; /* an int of NumPy's */
-    else {
-        *value = (Value){'f', {.real = PyFloat_AsDouble(object)}};
-        if (PyErr_Occurred()) return PyErr_Clear(), 0;
-    }
+    } else if (PyIndex_Check(object)) { /* an int of NumPy's */
+        PyObject *number = PyNumber_Index(object);
+        if (number != NULL) *value = (Value){'i', {.integer = PyLong_AsLongLongAndOverflow(number, &overflow)}};
+        Py_XDECREF(number);
+    } else *value = (Value){'f', {.real = PyFloat_AsDouble(object)}};
+    if (PyErr_Occurred()) return PyErr_Clear(), 0;
     return !overflow;
 }
 
