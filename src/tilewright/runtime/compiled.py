@@ -67,6 +67,11 @@ def launcher() -> Any:
     return _find()
 
 
+def loaded() -> Any:
+    """Return the module where it is loaded already, else None."""
+    return _state.module
+
+
 def is_settled() -> bool:
     """Say whether `launcher` gives from now on what it gives now."""
     return _state.module is not None or _state.refusal is not None

@@ -50,7 +50,7 @@ typedef struct {
     uint64_t hash;
     uint64_t words[MAX_WORDS];
     Value values[MAX_ARGUMENTS];
-    PyObject *constants[MAX_ARGUMENTS];
+    PyObject *constants[MAX_ARGUMENTS], *sources[MAX_ARGUMENTS]; /* `sources` are the arguments of the values */
 } Gathered;
 
 static void free_entry(Entry *entry) {
@@ -156,16 +156,13 @@ static int gather_number(Gathered *g, PyObject *argument) {
     return 1;
 }
 
-/* A compile-time argument counts by its value where it is an int or a text, and else as the object that it is: with its
-   hash, which Python looks it up by, or without where the type is one of the steady ones, or does not hash by value. */
+/* A compile-time argument counts by its value where it is a number, a text or a tuple of these, and else as the object
+   that it is: with its hash, which Python looks it up by, or without where the type is one of the steady ones, or does
+   not hash by value. `is_same` says the rest. */
 static int gather_constant(const Calls *self, Gathered *g, PyObject *argument) {
     PyTypeObject *type = Py_TYPE(argument);
     uint64_t word = (uint64_t)(uintptr_t)argument;
-    if (PyLong_CheckExact(argument)) {
-        int overflow = 0;
-        word = (uint64_t)PyLong_AsLongLongAndOverflow(argument, &overflow);
-        if (overflow) return 0;
-    } else if (type->tp_hash != PyBaseObject_Type.tp_hash && PySet_Contains(self->steady, (PyObject *)type) == 0) {
+    if (type->tp_hash != PyBaseObject_Type.tp_hash && PySet_Contains(self->steady, (PyObject *)type) == 0) {
         word = (uint64_t)PyObject_Hash(argument);
         if (word == (uint64_t)-1 && PyErr_Occurred()) return PyErr_Clear(), 0;
     }
@@ -174,16 +171,33 @@ static int gather_constant(const Calls *self, Gathered *g, PyObject *argument) {
     return 1;
 }
 
+/* Return whether two compile-time arguments are one, of which the hashes are; no Python runs. */
+static int is_same(PyObject *known, PyObject *given) {
+    if (known == given) return 1;
+    if (Py_TYPE(known) != Py_TYPE(given)) return 0;
+    if (PyUnicode_CheckExact(given)) return PyUnicode_Compare(known, given) == 0;
+    if (PyLong_CheckExact(given)) return PyObject_RichCompareBool(known, given, Py_EQ) == 1;
+    if (PyFloat_CheckExact(given)) { /* 0.0 and -0.0 are equal, and NaN is not */
+        double x = PyFloat_AS_DOUBLE(known), y = PyFloat_AS_DOUBLE(given);
+        return memcmp(&x, &y, sizeof x) == 0;
+    }
+    if (!PyTuple_CheckExact(given) || PyTuple_GET_SIZE(known) != PyTuple_GET_SIZE(given)) return 0;
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(given); n++)
+        if (!is_same(PyTuple_GET_ITEM(known, n), PyTuple_GET_ITEM(given, n))) return 0;
+    return 1;
+}
+
 /* Read the arguments of a call; 0 where there is something that is not known here. */
-static int gather(const Calls *self, PyObject *arguments, Gathered *g) {
+static int gather(const Calls *self, PyObject *const *arguments, Py_ssize_t count, Gathered *g) {
     const char *is_constant = PyBytes_AS_STRING(self->is_constant);
     g->word_count = g->value_count = g->constant_count = 0;
-    if (PyTuple_GET_SIZE(arguments) != self->arity) return 0;
-    for (Py_ssize_t n = 0; n < self->arity; n++) {
-        PyObject *argument = PyTuple_GET_ITEM(arguments, n);
+    if (count != self->arity) return 0;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        PyObject *argument = arguments[n];
         PyTypeObject *type = Py_TYPE(argument);
         ReadArray read;
         if (g->word_count + 2 > MAX_WORDS) return 0;
+        g->sources[g->value_count] = argument;
         g->words[g->word_count++] = (uint64_t)(uintptr_t)type;
         if (is_constant[n] || argument == Py_None) {
             if (!gather_constant(self, g, argument)) return 0;
@@ -204,11 +218,8 @@ static int is_entry_of(const Entry *entry, const Gathered *g) {
     if (entry->hash != g->hash || entry->word_count != g->word_count ||
         memcmp(entry->words, g->words, (size_t)g->word_count * sizeof *g->words) != 0)
         return 0;
-    for (Py_ssize_t n = 0; n < g->constant_count; n++) {
-        PyObject *known = PyTuple_GET_ITEM(entry->constants, n), *given = g->constants[n];
-        if (known == given || PyLong_CheckExact(given)) continue;
-        if (!PyUnicode_CheckExact(given) || PyUnicode_Compare(known, given) != 0) return 0;
-    }
+    for (Py_ssize_t n = 0; n < g->constant_count; n++)
+        if (!is_same(PyTuple_GET_ITEM(entry->constants, n), g->constants[n])) return 0;
     return 1;
 }
 
@@ -237,7 +248,7 @@ static int grow(Calls *self) {
 }
 
 /* Return a new reference to what a weak reference is of, NULL where that is gone. */
-static Form *form_of(PyObject *reference) {
+static PyObject *referred(PyObject *reference) {
     PyObject *form = NULL;
 #if PY_VERSION_HEX >= 0x030D0000
     if (PyWeakref_GetRef(reference, &form) < 0) PyErr_Clear();
@@ -245,7 +256,7 @@ static Form *form_of(PyObject *reference) {
     form = PyWeakref_GetObject(reference);
     form = form == Py_None ? NULL : Py_XNewRef(form);
 #endif
-    return (Form *)form;
+    return form;
 }
 
 /* Return whether the kernel would be traced as it was: nobody observes launches, and what it captures is the same. */
@@ -275,54 +286,69 @@ static int add_reader(Calls *self, PyObject *type, PyObject *capsule) {
     return 1;
 }
 
-/* add(arguments, values, form, arrays, steady): remember what runs calls like this one. `arrays` are the types of its
-   arrays, each with how its library shows them; `values` are what Python's launcher read of the arguments, `steady` the
-   types of compile-time arguments that do not change. */
-static PyObject *calls_add(Calls *self, PyObject *args) {
-    PyObject *arguments, *values, *form, *arrays, *steady, *type, *capsule;
+/* Take the types of arrays, each with how its library shows them, and those of compile-time arguments that do not change;
+   0 where an array cannot be read. */
+static int take_types(Calls *self, PyObject *arrays, PyObject *steady) {
+    PyObject *type, *capsule;
     Py_ssize_t position = 0;
-    if (!PyArg_ParseTuple(args, "O!O!OO!O!", &PyTuple_Type, &arguments, &PyTuple_Type, &values, &form, &PyDict_Type, &arrays,
-                          &PyTuple_Type, &steady))
-        return NULL;
     while (PyDict_Next(arrays, &position, &type, &capsule))
-        if (!add_reader(self, type, capsule)) return Py_NewRef(Py_False);
+        if (!add_reader(self, type, capsule)) return 0;
     for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(steady); n++)
-        if (PySet_Add(self->steady, PyTuple_GET_ITEM(steady, n)) < 0) return NULL;
+        if (PySet_Add(self->steady, PyTuple_GET_ITEM(steady, n)) < 0) return -1;
+    return 1;
+}
+
+/* Remember what runs calls like one with these arguments, of which Python read `values`; 0 where that cannot be. */
+static int remember(Calls *self, PyObject *const *arguments, Py_ssize_t count, PyObject *values, PyObject *form) {
     Gathered g;
-    if (self->is_closed || self->added > MAX_ADDED || !gather(self, arguments, &g) || g.value_count != PyTuple_GET_SIZE(values))
-        return Py_NewRef(Py_False);
+    if (self->is_closed || self->added > MAX_ADDED || !gather(self, arguments, count, &g) ||
+        g.value_count != PyTuple_GET_SIZE(values))
+        return 0;
     for (Py_ssize_t n = 0; n < g.value_count; n++) { /* another thread may have changed an array meanwhile */
         if (g.values[n].kind != 'p') continue;
         PyObject *value = python_value(&g.values[n]);
         int same = value == NULL ? -1 : PyObject_RichCompareBool(value, PyTuple_GET_ITEM(values, n), Py_EQ);
         Py_XDECREF(value);
-        if (same < 0) return NULL;
-        if (!same) return Py_NewRef(Py_False);
+        if (same <= 0) return same;
     }
-    if (grow(self) < 0) return NULL;
+    if (grow(self) < 0) return -1;
     Entry *entry = PyMem_Calloc(1, sizeof *entry + (size_t)g.word_count * sizeof *g.words);
-    if (entry == NULL) return PyErr_NoMemory();
+    if (entry == NULL) return PyErr_NoMemory(), -1;
     entry->hash = g.hash, entry->word_count = g.word_count;
     memcpy(entry->words, g.words, (size_t)g.word_count * sizeof *g.words);
     entry->form = PyWeakref_NewRef(form, NULL);
-    entry->types = PyTuple_New(self->arity), entry->constants = PyTuple_New(g.constant_count);
-    if (entry->form == NULL || entry->types == NULL || entry->constants == NULL) {
-        free_entry(entry);
-        return NULL;
-    }
-    for (Py_ssize_t n = 0; n < self->arity; n++)
-        PyTuple_SET_ITEM(entry->types, n, Py_NewRef((PyObject *)Py_TYPE(PyTuple_GET_ITEM(arguments, n))));
+    entry->types = PyTuple_New(count), entry->constants = PyTuple_New(g.constant_count);
+    if (entry->form == NULL || entry->types == NULL || entry->constants == NULL) return free_entry(entry), -1;
+    for (Py_ssize_t n = 0; n < count; n++)
+        PyTuple_SET_ITEM(entry->types, n, Py_NewRef((PyObject *)Py_TYPE(arguments[n])));
     for (Py_ssize_t n = 0; n < g.constant_count; n++) PyTuple_SET_ITEM(entry->constants, n, Py_NewRef(g.constants[n]));
-    if (self->is_closed || !self->capacity) { /* the comparisons above may have run Python */
-        free_entry(entry);
-        return Py_NewRef(Py_False);
-    }
+    if (self->is_closed || !self->capacity) return free_entry(entry), 0; /* a collection may have run Python */
     Entry **place = place_of(self, &g), *old = *place;
     *place = entry;
     self->added++;
     if (old == NULL) self->used++;
     else free_entry(old);
-    return Py_NewRef(Py_True);
+    return 1;
+}
+
+/* add(arguments, values, form, arrays, steady): see `take_types` and `remember`. */
+static PyObject *calls_add(Calls *self, PyObject *args) {
+    PyObject *arguments, *values, *form, *arrays, *steady;
+    if (!PyArg_ParseTuple(args, "O!O!OO!O!", &PyTuple_Type, &arguments, &PyTuple_Type, &values, &form, &PyDict_Type, &arrays,
+                          &PyTuple_Type, &steady))
+        return NULL;
+    int done = take_types(self, arrays, steady);
+    if (done > 0) done = remember(self, PySequence_Fast_ITEMS(arguments), PyTuple_GET_SIZE(arguments), values, form);
+    return done < 0 ? NULL : Py_NewRef(done ? Py_True : Py_False);
+}
+
+/* Return a new reference to what was remembered for a call, NULL where there is nothing. */
+static PyObject *met(Calls *self, PyObject *const *arguments, Py_ssize_t count, Gathered *g) {
+    if (!self->used || !gather(self, arguments, count, g) || !self->used) return NULL;
+    Entry *entry = *place_of(self, g);
+    PyObject *form = entry == NULL ? NULL : referred(entry->form);
+    if (form != NULL) self->added = 0;
+    return form;
 }
 
 /* close(): forget all, and launch nothing any more. */

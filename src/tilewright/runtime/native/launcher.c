@@ -29,12 +29,9 @@ static PyObject *replay_call(PyObject *callable, PyObject *const *args, size_t f
     if (PyVectorcall_NARGS(flags) != 2 || names != NULL || !PyTuple_Check(args[0]) || !PyDict_Check(args[1]))
         return unfit("called a launcher"), NULL;
     Gathered g;
-    if (PyDict_GET_SIZE(args[1]) || !calls->used || !is_unchanged(calls) || !gather(calls, args[0], &g) || !calls->used)
-        Py_RETURN_FALSE;
-    Entry *entry = *place_of(calls, &g);
-    Form *form = entry == NULL ? NULL : form_of(entry->form);
+    if (PyDict_GET_SIZE(args[1]) || !is_unchanged(calls)) Py_RETURN_FALSE;
+    Form *form = (Form *)met(calls, PySequence_Fast_ITEMS(args[0]), PyTuple_GET_SIZE(args[0]), &g);
     if (form == NULL) Py_RETURN_FALSE;
-    calls->added = 0;
     uint64_t stream = self->stream;
     int done = self->has_stream ? 1 : current_stream(form, &stream);
     if (done > 0) done = launch(form, self->config, self->head, stream, g.values);
@@ -62,7 +59,7 @@ static int launch_again(Replay *self, PyObject *values) {
     Value taken[MAX_ARGUMENTS];
     uint64_t stream = 0;
     if (!PyTuple_Check(values) || calls->is_closed || !is_unchanged(calls)) return 0;
-    Form *form = form_of(self->form);
+    Form *form = (Form *)referred(self->form);
     if (form == NULL) return 0;
     int done = PyTuple_GET_SIZE(values) == form->values;
     for (Py_ssize_t n = 0; done && n < form->values; n++) done = take_value(PyTuple_GET_ITEM(values, n), &taken[n]);
@@ -137,6 +134,82 @@ static PyMemberDef replay_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Replay, call), READONLY, NULL},
     {"calls", T_OBJECT, offsetof(Replay, calls), READONLY, NULL},
     {"config", T_OBJECT, offsetof(Replay, config), READONLY, NULL}, {0}};
+
+/* ---- Read: what is passed, of arguments that were met before --------------------------------------------------------- */
+
+/* Read(calls, python, arrays, steady)(*arguments) gives what `python` gives for them: a reading, or None. `arrays` and
+   `steady` are as in `take_types`. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *calls, *python;
+} Read;
+
+static PyObject *reading_of(PyObject *call, const Gathered *g) {
+    PyObject *values = PyTuple_New(g->value_count), *reading = NULL;
+    for (Py_ssize_t n = 0; values != NULL && n < g->value_count; n++) {
+        const Value *value = &g->values[n];
+        PyObject *object = value->kind == 'p' ? python_value(value) : Py_NewRef(g->sources[n]);
+        if (object == NULL) Py_CLEAR(values);
+        else PyTuple_SET_ITEM(values, n, object);
+    }
+    PyObject *described = PyTuple_New(0);
+    if (values != NULL && described != NULL) reading = PyTuple_Pack(3, call, values, described);
+    Py_XDECREF(values), Py_XDECREF(described);
+    return reading;
+}
+
+static PyObject *read_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names) {
+    Read *self = (Read *)callable;
+    Calls *calls = (Calls *)self->calls;
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    Gathered g;
+    PyObject *call = names == NULL ? met(calls, args, count, &g) : NULL, *reading;
+    if (call != NULL) {
+        reading = reading_of(call, &g);
+        Py_DECREF(call);
+        return reading;
+    }
+    reading = PyObject_Vectorcall(self->python, args, (size_t)count, names);
+    if (reading != NULL && PyTuple_Check(reading) && names == NULL &&
+        remember(calls, args, count, PyTuple_GET_ITEM(reading, 1), PyTuple_GET_ITEM(reading, 0)) < 0)
+        Py_CLEAR(reading);
+    return reading;
+}
+
+static int read_init(Read *self, PyObject *args, PyObject *kwargs) {
+    PyObject *calls, *python, *arrays, *steady;
+    if (!PyArg_ParseTuple(args, "O!OO!O!", calls_type, &calls, &python, &PyDict_Type, &arrays, &PyTuple_Type, &steady))
+        return -1;
+    if (self->calls != NULL) return unfit("late a change");
+    int done = take_types((Calls *)calls, arrays, steady);
+    if (done <= 0) return done < 0 ? -1 : unfit("shown an array");
+    self->calls = Py_NewRef(calls), self->python = Py_NewRef(python), self->call = read_call;
+    return 0;
+}
+
+static int read_traverse(Read *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->calls);
+    Py_VISIT(self->python);
+    return 0;
+}
+
+static int read_clear(Read *self) {
+    Py_CLEAR(self->calls);
+    Py_CLEAR(self->python);
+    return 0;
+}
+
+static void read_dealloc(Read *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    read_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef read_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Read, call), READONLY, NULL}, {0}};
 
 /* ---- Prepared: a launch with everything packed ----------------------------------------------------------------------- */
 
@@ -220,6 +293,7 @@ SLOTS(form, form_init, form_members, COLLECTED(form))
 SLOTS(calls, calls_init, calls_members, COLLECTED(calls), {Py_tp_methods, calls_methods})
 SLOTS(replay, replay_init, replay_members, COLLECTED(replay), {Py_tp_call, PyVectorcall_Call})
 SLOTS(again, again_init, replay_members, COLLECTED(replay), {Py_tp_call, PyVectorcall_Call})
+SLOTS(reads, read_init, read_members, COLLECTED(read), {Py_tp_call, PyVectorcall_Call})
 SLOTS(prepared, prepared_init, prepared_members, COLLECTED(prepared), {Py_tp_call, PyVectorcall_Call})
 
 #define TYPE_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC)
@@ -228,16 +302,17 @@ static PyType_Spec specs[] = {
     {"tilewright_launcher.Calls", sizeof(Calls), 0, TYPE_FLAGS, calls_slots},
     {"tilewright_launcher.Replay", sizeof(Replay), 0, TYPE_FLAGS | Py_TPFLAGS_HAVE_VECTORCALL, replay_slots},
     {"tilewright_launcher.Again", sizeof(Replay), 0, TYPE_FLAGS | Py_TPFLAGS_HAVE_VECTORCALL, again_slots},
+    {"tilewright_launcher.Read", sizeof(Read), 0, TYPE_FLAGS | Py_TPFLAGS_HAVE_VECTORCALL, reads_slots},
     {"tilewright_launcher.Prepared", sizeof(Prepared), 0,
      TYPE_FLAGS | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_BASETYPE, prepared_slots}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tilewright_launcher", NULL, -1, NULL};
 
 PyMODINIT_FUNC PyInit_tilewright_launcher(void) {
-    static const char *const names[] = {"Form", "Calls", "Replay", "Again", "Prepared"};
-    PyObject *module = PyModule_Create(&definition), *types[5];
+    static const char *const names[] = {"Form", "Calls", "Replay", "Again", "Read", "Prepared"};
+    PyObject *module = PyModule_Create(&definition), *types[6];
     if (module == NULL) return NULL;
-    for (int n = 0; n < 5; n++) {
+    for (int n = 0; n < 6; n++) {
         types[n] = PyType_FromSpec(&specs[n]);
         if (types[n] == NULL || PyModule_AddObjectRef(module, names[n], types[n]) < 0) return NULL;
     }
