@@ -277,7 +277,8 @@ static void prepared_dealloc(Prepared *self) {
 }
 
 static PyMemberDef prepared_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Prepared, call), READONLY, NULL}, {0}};
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Prepared, call), READONLY, NULL},
+    {"finish", T_OBJECT, offsetof(Prepared, finish), READONLY, NULL}, {0}};
 
 /* ---- the module ------------------------------------------------------------------------------------------------------- */
 
