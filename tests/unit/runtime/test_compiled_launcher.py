@@ -79,19 +79,18 @@ class Bench:
         packer = plan.kernels.get("packer") or plan.kernels.add(
             "packer", Packer(self.slots, plan.starts, **self.options)
         )
-        call.kernel = call.kernel or self.ready(packer, call)
+        call.kernel = call.kernel or self.ready(packer, call, args)
         call.kernel.launch(self._config, self.stream, values)
         if learns:
             self._replay = replays.learn(self, self.observers, plan, call.kernel, args, values)
 
-    def ready(self, packer: Packer, call: Any) -> Any:
+    def ready(self, packer: Packer, call: Any, args: tuple[Any, ...]) -> Any:
         """Return what runs calls of a kind; each has machine code of its own, with a handle that says the kind."""
         made = Ready()
         made.form, made.function = None, self.function
         if self.tells_kinds:
-            made.function = dataclasses.replace(
-                self.function, handle=ctypes.c_void_p(zlib.crc32(repr(call.key).encode()))
-            )
+            kind = zlib.crc32(repr((call.key, [*map(type, args)])).encode())
+            made.function = dataclasses.replace(self.function, handle=ctypes.c_void_p(kind))
         made.launch = packer.bind(call.layouts, made.function, self.pairs, lambda: self.function, self.admitted)
         made.packer = packer, call.layouts, self
         return made
@@ -130,29 +129,16 @@ class Layout:
 
 
 SMALL = st.integers(0, 3)
-KINDS = ("tensor", "int", "float", "bool", "constant")
-CONSTANTS: Any = st.sampled_from(
-    [
-        1,
-        2,
-        -1,
-        2**40,
-        True,
-        None,
-        "a",
-        "b",
-        0.0,
-        -0.0,
-        1.5,
-        (1, 2),
-        (1, 2.0),
-        (0.0,),
-        (-0.0,),
-        Layout(2, 3),
-        Layout(2, 4),
-        int,
-    ]
-)
+KINDS = ("tensor", "int", "float", "bool", "number", "constant")
+# Compile-time arguments that are easily taken for each other.
+ALIKE: list[list[Any]] = [
+    [1, True, 1.0, 2**40, -1],
+    [0.0, -0.0, 0, False, None],
+    [(1, 2), (1, 2.0), (True, 2), (1, 3)],
+    [(0.0,), (-0.0,), ("a",), (("a",),)],
+    ["a", "b", "", int, float],
+    [Layout(2, 3), Layout(2, 4), Layout(2.0, 3)],  # type: ignore[arg-type]
+]
 
 
 PARAMETER: Any = shown_kind("Parameter", "torch.nn.parameter")
@@ -187,11 +173,11 @@ NUMBERS: Any = {
     "int": st.sampled_from([0, 1, -1, 7, 2**31 - 1, -(2**31), 2**31, 2**62, -(2**63), 2**63, 2**64]),
     "float": st.sampled_from([0.0, -0.0, 0.5, 1e300, float("inf"), float("nan"), 5e-324]),
     "bool": st.booleans(),
-    "constant": CONSTANTS,
+    "number": st.sampled_from([0, 1, 0.0, 1.0, -0.0, False, True, 2**31]),
 }
-VALUES: Any = {"tensor": tensors()} | {
-    kind: st.lists(number, min_size=1, max_size=3) for kind, number in NUMBERS.items()
-}
+VALUES: Any = {kind: st.lists(number, min_size=1, max_size=3) for kind, number in NUMBERS.items()}
+VALUES["tensor"] = tensors()
+VALUES["constant"] = st.sampled_from(ALIKE).flatmap(lambda x: st.lists(st.sampled_from(x), min_size=1, max_size=3))
 
 
 @st.composite
@@ -214,7 +200,7 @@ def parameters(kinds: Sequence[str], args: Sequence[Any]) -> list[Slot]:
                 part for mode in range(len(value.shape)) for part in (ExtentSlot(n, mode), StrideSlot(n, mode, int64))
             ]
         elif kind != "constant":
-            slots.append(ScalarSlot(n, {"int": int64, "float": float32, "bool": bool_}[kind]))
+            slots.append(ScalarSlot(n, {"int": int64, "float": float32, "bool": bool_, "number": float64}[kind]))
     return slots[::-1]
 
 
