@@ -283,6 +283,54 @@ def learnt(bench: Bench) -> Bench:
     return bench
 
 
+BASE: dict[str, Any] = {"rank": 2, "shape": (4, 8), "strides": (16, 2), "pointer": 4096, "offset": 0}
+BASE |= {"dtype": "float32", "index": 0, "kind": Tensor}
+OTHER: dict[str, Any] = {"rank": 1, "shape": (4, 6), "strides": (16, 1), "offset": 4}
+OTHER |= {"dtype": "float16", "index": 1, "kind": PARAMETER}
+APART: dict[str, tuple[Any, Any]] = {
+    **{f"a tensor's {name}": (tensor(**BASE), tensor(**{**BASE, name: other})) for name, other in OTHER.items()},
+    "float and bool": (1.0, True),
+    "int and bool": (1, True),
+    "int and float": (1, 1.0),
+    "ints of 32 and 64 bits": (1, 2**31),
+    **{f"constants {x!r} and {y!r}": (x, y) for x, y in (
+        (1, True), (1, 1.0), (True, 1.0), (1, 2), (0.0, -0.0), (1.0, 2.0), ((1, 2), (1, 2.0)), ((0.0,), (-0.0,)), ("a", "b"),
+        ((1,), (1, 1)), (None, 0), (int, float), (Layout(2, 3), Layout(2, 4)), (2**64, 2**64 + 1),
+    )},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_tells_calls_apart(name: str) -> None:
+    first, second = APART[name]
+    slots: list[Slot] = [PointerSlot(0)]
+    if "tensor" in name:
+        slots.append(PointerSlot(1))
+    elif "constants" not in name:
+        slots.append(ScalarSlot(1, float64))
+    bench = Bench(("x", "y"), slots, ["y"] if "constants" in name else [])
+    bench.tells_kinds = True
+    x = Tensor((4, 8))
+    assert [bench.compiled((x, y)) for y in (first, first, second, second, first)] == [False, True, False, True, True]
+    handles = [handle for _, handle, _ in bench.seen]
+    assert handles == [handles[0], handles[0], handles[2], handles[2], handles[0]]
+    assert handles[0] != handles[2]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: 10**6, lambda: 0.1 + 0.2, lambda: "a" + str(1), lambda: (1, (0.1 + 0.2, str(1)))]
+)
+def test_constants_of_equal_value_are_one(make: Any) -> None:
+    bench = Bench(("x", "y"), SLOTS[:1], ["y"])
+    assert [bench.compiled((Tensor((4, 8)), make())) for _ in range(3)] == [False, True, True]
+
+
+def test_other_shared_memory_is_left_to_python(bench: Bench) -> None:
+    calls = learnt(bench)._replay.calls
+    config = launch_config((3, 2), 64, 16)
+    assert not compiled.launcher().Replay(calls, config, config.head, None)(arguments(), {})
+
+
 def test_launches_are_left_to_python_while_they_are_observed(bench: Bench) -> None:
     learnt(bench).observers[1] = None
     assert not bench._replay(arguments(), {})
@@ -584,8 +632,13 @@ def test_nothing_is_leaked(again: Any) -> None:
         *values,
     ]
 
+    plan = again.bench.signature.last
+    plan.compiled = NOT_ASKED
+    replays.quicken(plan, args)
+
     def run(times: int) -> list[int]:
         for _ in range(times):
+            plan.read(*args)
             bench._replay(args, {})
             bench._replay(unknown, {})
             again.launch(values)
@@ -594,8 +647,9 @@ def test_nothing_is_leaked(again: Any) -> None:
         gc.collect()
         return [sys.getrefcount(x) for x in counted]
 
-    before = run(10)
+    before, blocks = run(10), sys.getallocatedblocks()
     assert all(abs(now - then) < 50 for now, then in zip(run(1000), before, strict=True))
+    assert sys.getallocatedblocks() - blocks < 500
 
 
 def test_everything_is_freed_with_the_kernel() -> None:
