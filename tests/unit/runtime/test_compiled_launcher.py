@@ -6,6 +6,7 @@ import copy
 import ctypes
 import dataclasses
 import gc
+import os
 import pickle
 import sys
 import threading
@@ -692,3 +693,16 @@ def test_threads_launch_at_once(bench: Bench) -> None:
         thread.join()
     assert not failed
     assert seen == [2000, 2000]
+
+
+def test_a_forked_process_launches_too(bench: Bench) -> None:
+    learnt(bench)
+    launched = len(bench.seen)
+    child = os.fork()
+    if child == 0:
+        is_launched = (
+            bench._replay(arguments(), {}) and bench.compiled(arguments(8192)) and len(bench.seen) == launched + 2
+        )
+        os._exit(0 if is_launched else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(bench.seen) == launched
