@@ -89,7 +89,6 @@ def odd_tensors() -> dict[str, Any]:
         "meta": torch.zeros(4, 4, device="meta"),
         "complex": complex_one,
         "negative": complex_one.conj().imag,
-        "quantised": torch.quantize_per_tensor(x, 1.0, 0, torch.qint8),
         "freed": freed(),
     }
 

@@ -102,7 +102,7 @@ def report() -> str:
     if why is not None:
         return f"Python's ({why})"
     path = _path()
-    if path.exists():
+    if os.path.exists(path):  # False for what cannot be a path, too
         return f"compiled ({path})"
     return f"compiled, once {_compiler()} has built it: that begins with the first launch on a GPU"
 
@@ -194,8 +194,8 @@ def _key(compiler: str, changed: int) -> str:
 
 def _load(state: _State) -> bool:
     """Load what the cache has; return whether it had something whole."""
-    path = _path()
     try:
+        path = _path()
         data = read_private(path, _MAX_BYTES)
         if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
             return False

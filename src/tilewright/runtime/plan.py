@@ -128,7 +128,9 @@ class Signature:
         self.max_calls: int = max_calls or _MAX_CALLS
         self._plans: dict[tuple[Hashable, ...], ArgumentPlan] = {}
         self.last: ArgumentPlan | None = None  # the plan of the last call
-        self.calls: Any = None  # Any: the compiled launcher's table of calls, where there is one
+        self.tables: dict[
+            str, Any
+        ] = {}  # Any: the compiled launcher's table of calls, where there is one; see `replays`
         self.is_dropped = False  # what was compiled for it is not launched any more
 
     def read(self, args: tuple[Any, ...]) -> tuple[ArgumentPlan, Reading]:

@@ -15,7 +15,6 @@ is not launched any more. The table of a signature that is dropped is closed.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple  # Any: what is in the compiled launcher, and what was admitted
 
@@ -29,7 +28,7 @@ Observers = dict[int, Any]  # by thread; see launch.py
 Launch = Callable[[tuple[Any, ...]], bool]  # from the values of a reading; False where it has launched nothing
 
 _MOST_ARGUMENTS = 64
-_lock = threading.Lock()
+_CALLS = "calls"  # of a signature's tables
 
 
 class Readable(NamedTuple):
@@ -66,17 +65,17 @@ def calls_of(signature: Signature, observers: Observers, captures: Any) -> Any:
 
     `observers` are told of launches, `captures` says what its kernel was traced with.
     """
-    if signature.calls is not None:
-        return signature.calls
+    calls = signature.tables.get(_CALLS)
+    if calls is not None:
+        return calls
     library = compiled.launcher()
     if library is None or len(signature.names) > _MOST_ARGUMENTS:
         return None
-    with _lock:
-        if signature.calls is None:
-            signature.calls = _table(library, signature, observers, captures)
-            if signature.is_dropped:
-                signature.calls.close()
-        return signature.calls
+    # No lock, which a fork might leave locked: whichever comes second, this or `close`, sees the other.
+    calls = signature.tables.setdefault(_CALLS, _table(library, signature, observers, captures))
+    if signature.is_dropped:
+        calls.close()
+    return calls
 
 
 def _table(library: Any, signature: Signature, observers: Observers, captures: Any) -> Any:
@@ -86,10 +85,10 @@ def _table(library: Any, signature: Signature, observers: Observers, captures: A
 
 def close(signature: Signature) -> None:
     """Launch nothing any more that was compiled for a signature."""
-    with _lock:
-        signature.is_dropped = True
-        if signature.calls is not None:
-            signature.calls.close()
+    signature.is_dropped = True
+    calls = signature.tables.get(_CALLS)
+    if calls is not None:
+        calls.close()
 
 
 def learn(

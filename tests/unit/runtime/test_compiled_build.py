@@ -177,6 +177,7 @@ def test_threads_that_ask_at_once_build_it_once(monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_compiler
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_builds_what_its_parent_had_not_yet(slow_compiler: Path) -> None:
     assert compiled.launcher() is None
     child = os.fork()
