@@ -3,8 +3,8 @@
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
 of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Such
 functions lose their annotations too, and variables in functions theirs, which nothing reads. Indentation is one space.
-Every line keeps its number, so that tracebacks of an installed package match the repository. The sdist and editable
-installs hold the files as they are.
+Every line keeps its number, so that tracebacks of an installed package match the repository. C loses comments and
+indentation. The sdist and editable installs hold the files as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import tarfile
 import tokenize
 import zipfile
@@ -67,11 +68,12 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return what is in a wheel in place of the files that it would hold."""
     examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
     shown = exported(files)
-    kept = {
-        name: lean(content, name, shown) if is_ours(name) and name not in WRITTEN_OUT else content
-        for name, content in files.items()
-        if name not in examples
-    }
+    kept = {name: content for name, content in files.items() if name not in examples}
+    for name, content in kept.items():
+        if is_ours(name) and name not in WRITTEN_OUT:
+            kept[name] = lean(content, name, shown)
+        elif name.startswith(PACKAGE) and name.endswith((".c", ".h")):
+            kept[name] = lean_c(content)
     if examples:
         kept[ARCHIVE] = packed((name[len(EXAMPLES) :], content) for name, content in examples.items())
     return kept
@@ -229,6 +231,12 @@ def drop(lines: list[str], cuts: list[Cut]) -> None:
             *[""] * (last - row - 1),
             *[rest.decode()] * (last > row),
         ]
+
+
+def lean_c(source: bytes) -> bytes:
+    """Return C without comments, indentation and empty lines; no text of ours holds what begins a comment."""
+    text = re.sub(r"/\*.*?\*/", "", source.decode(), flags=re.DOTALL)
+    return "".join(f"{line.strip()}\n" for line in text.split("\n") if line.strip()).encode()
 
 
 def is_private(node: ast.FunctionDef | ast.ClassDef) -> bool:

@@ -5,7 +5,8 @@
 On a GPU each call is timed in batches of 200, which its queue holds, with the GPU waited for between them; batches of
 all calls alternate, and the median counts. Without a GPU PyTorch's tensors of the CPU stand for those of one, and a
 driver of C functions that return at once is built by `cc` and loaded: then the driver's 2 to 3 microseconds a launch
-are not in the figures, nor what the allocator of a GPU takes for results, and PyTorch's own calls are left out.
+are not in the figures, nor what the allocator of a GPU takes for results, and of PyTorch's own calls there is one only,
+an addition on the CPU. The compiled launcher is waited for; TILEWRIGHT_LAUNCHER=python times without it.
 """
 
 from __future__ import annotations
@@ -22,23 +23,30 @@ import timeit
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from benchmarks.timing import machine
 
 import tilewright as tw
 from tilewright.kernels import results
-from tilewright.runtime import arrays, driver
+from tilewright.runtime import arrays, compiled, driver
+
+
+def built(name: str) -> str:
+    """Compile a C file that stands beside this one, and return the path of the library."""
+    library = Path(tempfile.mkdtemp()) / f"{name}.so"
+    source = Path(__file__).with_name(f"{name}.c")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-w", "-o", str(library), str(source)], check=True)
+    return str(library)
 
 
 def install_driver() -> None:
     """Build and load the driver that does nothing, and see tensors of the CPU as those of its device."""
-    library = Path(tempfile.mkdtemp()) / "no_driver.so"
-    source = Path(__file__).with_name("no_driver.c")
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-w", "-o", str(library), str(source)], check=True)
+    library = built("no_driver")
     stand_in = types.ModuleType("ctypes")
     vars(stand_in).update(vars(ctypes))
-    stand_in.CDLL = lambda name: ctypes.CDLL(str(library))  # type: ignore[attr-defined]
+    stand_in.CDLL = lambda name: ctypes.CDLL(library)  # type: ignore[attr-defined]
     vars(driver)["ctypes"] = stand_in
     real, make = arrays._torch_adapter(), results._torch_maker
     adapter = dataclasses.replace(
@@ -57,6 +65,38 @@ def add(z, x, y):
         z[i] = x[i] + y[i]
 
 
+@tw.kernel
+def add_by_python(z, x, y):
+    i = tw.block_idx.x * 256 + tw.thread_idx.x
+    if i < z.size:
+        z[i] = x[i] + y[i]
+
+
+class FromC:
+    """A prepared launch that C makes, many times without coming back: what the driver alone takes."""
+
+    def __init__(self, prepared: Callable[[], None]) -> None:
+        self.prepared: Any = prepared
+        self.loop: Any = ctypes.CDLL(built("launch_loop")).launch_many if self.prepared.finish else None
+
+    def __call__(self) -> None:
+        self.many(1)
+
+    def many(self, number: int) -> None:
+        """Launch so many times."""
+        launch = self.prepared.finish.__self__
+        assert not self.loop(launch._launch, launch._configuration, launch._handle, launch._parameters, number)
+
+
+def met(launcher: Any, *args: Any, by_c: bool = True) -> Any:
+    """Return a launcher that has met calls with such arguments; without `by_c`, one that Python alone launches."""
+    for _ in range(3):
+        launcher(*args)
+        if not by_c:
+            launcher._variant.signature.last.compiled = launcher._replay = None
+    return launcher
+
+
 def calls() -> dict[str, Callable[[], object]]:
     """Return what is timed, by its name; sizes are small, as memory and arithmetic are not what is measured."""
     bf16, flat = torch.bfloat16, [torch.zeros(4096) for _ in range(3)]
@@ -67,9 +107,15 @@ def calls() -> dict[str, Callable[[], object]]:
     experts, ends = torch.zeros(8, 256, 256, dtype=bf16), torch.arange(8, 65, 8, dtype=torch.int32)
     few, grouped = (torch.zeros(64, 256, dtype=bf16) for _ in range(2))
     bias = torch.zeros(256, dtype=bf16)
+    met(add[16, 256], *flat)
+    met(add_by_python[16, 256], *flat, by_c=False)
+    prepared = add[16, 256].prepare(*flat)
+    from_c = {"the same launch by a loop of C": FromC(prepared)} if hasattr(prepared, "finish") else {}
     return {
         "kernel[grid, block](z, x, y)": lambda: add[16, 256](*flat),
-        "kernel[grid, block].prepare(...)()": add[16, 256].prepare(*flat),
+        "kernel[grid, block](z, x, y), by Python's launcher": lambda: add_by_python[16, 256](*flat),
+        "kernel[grid, block].prepare(...)()": prepared,
+        **from_c,
         "tw.matmul(out=)": lambda: tw.matmul(a, b, out=d),
         "tw.matmul.prepare(...)()": tw.matmul.prepare(a, b, out=d),
         "tw.matmul(out=, bias=)": lambda: tw.matmul(a, b, out=d, bias=bias),
@@ -101,6 +147,19 @@ def calls_of_torch() -> dict[str, Callable[[], object]]:
     }
 
 
+def addition() -> Callable[[], object]:
+    """Return PyTorch's least work: what its own dispatch costs."""
+    x, y, z = (torch.zeros(1) for _ in range(3))
+    return lambda: torch.add(x, y, out=z)
+
+
+def seconds(call: Any, number: int) -> float:
+    """Return the time that so many calls take."""
+    if not isinstance(call, FromC):
+        return timeit.timeit(call, number=number)
+    return timeit.timeit(lambda: call.many(number), number=1)
+
+
 def by_batches(timed: dict[str, Callable[[], object]], number: int = 200, repeat: int = 41) -> dict[str, float]:
     """Return the median time of a call in microseconds, of batches that alternate and that the GPU is waited for."""
     times: dict[str, list[float]] = {name: [] for name in timed}
@@ -108,13 +167,14 @@ def by_batches(timed: dict[str, Callable[[], object]], number: int = 200, repeat
         for name, call in timed.items():
             call()
             torch.cuda.synchronize()
-            times[name].append(timeit.timeit(call, number=number) / number * 1e6)
+            times[name].append(seconds(call, number) / number * 1e6)
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def beside_no_driver(timed: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the least time of a call in microseconds, of nine batches."""
-    return {name: min(timeit.repeat(call, number=5000, repeat=9)) / 5000 * 1e6 for name, call in timed.items()}
+def beside_no_driver(timed: dict[str, Callable[[], object]], number: int = 2000) -> dict[str, float]:
+    """Return the least time of a call in microseconds, of batches that alternate."""
+    rounds = [{name: seconds(call, number) for name, call in timed.items()} for _ in range(21)]
+    return {name: min(found[name] for found in rounds) / number * 1e6 for name in timed}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -124,8 +184,10 @@ def main(arguments: list[str] | None = None) -> None:
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         install_driver()
+    compiled.wait()
+    print(f"launcher: {compiled.report()}")
     with torch.device("cuda" if on_gpu else "cpu"):  # not as the default: that costs every call of PyTorch's functions
-        timed = calls() | (calls_of_torch() if on_gpu else {})
+        timed = calls() | (calls_of_torch() if on_gpu else {"torch.add(out=), one element on the CPU": addition()})
     for call in timed.values():
         for _ in range(3):
             call()
@@ -134,6 +196,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{time:7.2f} us  {name}")
     if options.json:
         here = machine() if on_gpu else {"python": sys.version.split()[0], "torch": torch.__version__}
+        here["launcher"] = compiled.report().partition(" ")[0]
         options.json.write_text(json.dumps({"machine": here, "microseconds": found}, indent=1) + "\n")
 
 

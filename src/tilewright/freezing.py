@@ -45,6 +45,12 @@ def needs_freezing(value: Any) -> bool:
     return isinstance(value, (tuple, frozenset, float, complex)) or bool(_field_names(kind)) or _is_numpy_scalar(kind)
 
 
+def is_looked_up(value: Any) -> bool:
+    """Return whether `freeze` knows a value that it has seen by its identity, as it does not change."""
+    kind: Any = type(value)
+    return bool(_field_names(kind))
+
+
 def same(a: Any, b: Any, by_value: tuple[type, ...] = ()) -> bool:
     """Return whether two values can stand for each other in a kernel.
 

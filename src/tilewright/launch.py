@@ -24,6 +24,7 @@ from tilewright.frames import hide_frames, hiding_frames
 from tilewright.kernel_code import Code
 from tilewright.notebook import KernelShown, LauncherShown
 from tilewright.pickling import KernelByName, LauncherByName
+from tilewright.runtime import compiled, replays
 from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.options import Options, as_int, configured, stream_handle
 from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of the arguments
-
-
 _MAX_LAUNCHERS = 512  # of grid and block: those used last are kept, and at most twice as many (see `Recent`)
 
 
@@ -297,6 +296,7 @@ class _Variant:
     def forget(self) -> None:
         """Drop what was compiled."""
         self.forgotten += 1
+        replays.close(self.signature)
         self.signature = Signature(self.signature.names, self.signature.constexpr)
 
     def admit(self, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...]) -> Ready:
@@ -345,21 +345,23 @@ observers: dict[int, Callable[[Launcher, tuple[Any, ...], dict[str, Any]], bool]
 class Launcher(LauncherByName, LauncherShown):
     """A kernel with a grid and a block."""
 
-    __slots__ = ("_config", "_stream", "_variant", "block", "grid", "kernel")
+    __slots__ = ("_config", "_replay", "_stream", "_variant", "block", "grid", "kernel")
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
         self.kernel: Kernel = kernel
-        self.grid: Extent = grid
-        self.block: Extent = block
+        self.grid, self.block = grid, block
         stream = kernel.options.stream
         handle = as_int(stream)
         self._stream = stream if handle is None else handle
         self._variant = kernel.variant(block)
         self._config: LaunchConfig | None = None
+        self._replay: Any = None  # Any: launches calls that were met before; of the compiled launcher
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launch. Raises `ArgumentError` for arguments the kernel cannot take, before anything is written."""
         try:  # not hiding_frames: a call more at every launch
+            if (replay := self._replay) is not None and replay(args, kwargs):
+                return
             if observers and (observer := observers.get(threading.get_ident())) and observer(self, args, kwargs):
                 return
             variant, kernel = self._variant, self.kernel
@@ -384,6 +386,8 @@ class Launcher(LauncherByName, LauncherShown):
                         elif type(stream) is not int:
                             stream = stream_handle(stream)
                         ready.launch(config, stream, values)
+                        if plan.compiled is not None:
+                            self._replay = replays.learn(self, observers, plan, ready, args, values)
                         return
             if tracing() is not None:
                 raise LanguageError(
@@ -422,20 +426,21 @@ class Launcher(LauncherByName, LauncherShown):
         if stream_of is None or not call.is_ready or self._stream is not None:
             return None
         config, ordinal, known = self._configure(ready, args), ready.ordinal, ref(call)
-        del call, ready
         if config.is_empty:
             return None
+        calls, is_final = replays.calls_of(plan.signature, observers, captures), compiled.is_settled()
 
         def launch_again(values: tuple[Any, ...]) -> bool:
             call = known()
             if call is None or observers or variant.forgotten != forgotten:
                 return False
-            if captures.watched and captures.changed():
+            # Once the compiled launcher is there, it takes the place of this.
+            if (captures.watched and captures.changed()) or (not is_final and compiled.is_settled()):
                 return False
             call.kernel.launch(config, stream_of(ordinal), values)
             return True
 
-        return launch_again
+        return replays.again(calls, ready, config, stream_of, launch_again)
 
     def passed(self, args: tuple[Any, ...]) -> list[tuple[Any, Any]]:
         """Return the pointers and numbers that a launch with all these arguments passes, each with what it is of."""

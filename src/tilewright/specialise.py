@@ -19,7 +19,8 @@ from tilewright.ir.maps import MapValues
 from tilewright.pickling import Refused
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import address_range, meeting_distances, range_of, ranges_meet
-from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Layouts, Static, common_device, describe
+from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Layouts, Static, StreamGetter, common_device, describe
+from tilewright.runtime.compiled import launcher
 from tilewright.runtime.launch import (
     ExtentSlot,
     LaunchConfig,
@@ -333,6 +334,8 @@ class OnDevice:
                 f"kernel {lowered.kernel.name!r} takes {self.dynamic_shared_bytes} bytes of shared memory; "
                 f"a block of {self.properties.name} has {self.properties.shared_bytes_optin}"
             )
+        if driver.entry_points(ordinal) is not None:
+            launcher()  # its build begins here
         self.function: driver.Function = self.load(lowered.module)
         position = {name: n for n, name in enumerate(names)}
         maps = TensorMaps(lowered, names, starts) if lowered.kernel.tensor_maps else None
@@ -377,10 +380,14 @@ class OnDevice:
 class _Admitted:
     """A kernel on one GPU, for calls whose extents and strides were found fit."""
 
-    __slots__ = ("dynamic_shared_bytes", "is_simple", "launch", "limits", "ordinal", "owner", "pairs")
+    __slots__ = (
+        *("dynamic_shared_bytes", "form", "is_simple", "launch", "layouts", "limits", "ordinal", "owner", "pairs"),
+    )
 
     def __init__(self, owner: OnDevice, layouts: Layouts, shared_bytes: int) -> None:
         self.owner = owner
+        self.layouts = layouts
+        self.form: Any = None  # Any: what the compiled launcher makes, False where it cannot
         self.pairs = owner.overlaps.pairs(layouts)
         self.limits = owner.lowered.kernel.grid_limits
         self.is_simple = not owner.checks_numbers and not owner.sizes_by_number and not self.limits
@@ -389,6 +396,17 @@ class _Admitted:
         self.launch = owner.packer.bind(
             layouts, owner.function, self.pairs, lambda: owner.aliased_function, owner.admitted
         )
+
+    def compiled(self, library: Any, stream_of: StreamGetter) -> Any:  # Any: as `form`
+        """Return what the compiled launcher launches such calls with, None where it cannot."""
+        if self.form is None:
+            owner = self.owner
+            form = owner.packer.form(
+                *(library, self.layouts, owner.function, self.pairs, owner.admitted, stream_of),
+                shared_bytes=self.dynamic_shared_bytes,
+            )
+            self.form = form or False
+        return self.form or None
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any

@@ -71,6 +71,6 @@ def test_what_is_shipped_is_our_own() -> None:
     for folder in (ROOT / "src", ROOT / "examples"):
         for path in folder.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
-                is_known = path.suffix in (".py", ".pyi", ".c", ".cpp", ".json")
+                is_known = path.suffix in (".py", ".pyi", ".c", ".h", ".cpp", ".json")
                 assert is_known or path.name in ("py.typed", "CMakeLists.txt"), path
                 assert not re.search(r"(?i)copyright|spdx-|all rights reserved", path.read_text(encoding="utf-8")), path

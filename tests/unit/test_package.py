@@ -236,6 +236,19 @@ class Public:
     }
 
 
+def test_c_loses_comments_and_indentation(build: ModuleType) -> None:
+    source = b"""/* What it is,
+   over lines. */
+#define TWICE(x) \\
+    (2 * (x))
+
+int f(void) {
+    return TWICE(1); /* two */
+}
+"""
+    assert build.lean_c(source) == b"#define TWICE(x) \\\n(2 * (x))\nint f(void) {\nreturn TWICE(1);\n}\n"
+
+
 def test_docstrings_of_public_names_stay(build: ModuleType) -> None:
     """Law: what a user can ask for by name, with its methods, is documented after an ordinary installation too."""
     rooms = [importlib.import_module(f"tilewright.{room}") for room in tw._SUBMODULES]

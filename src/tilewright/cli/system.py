@@ -71,6 +71,17 @@ def _cache() -> dict[str, Any]:
     }
 
 
+def _launcher() -> str:
+    """Return which launcher kernels are launched by, and why."""
+    from tilewright.runtime import compiled
+    from tilewright.runtime.folders import shown
+
+    try:
+        return shown(compiled.report())
+    except TilewrightError as error:
+        return error.summary
+
+
 def _missing() -> list[dict[str, str]]:
     """Return what is missing, what it is for, and the command that installs it."""
     from tilewright.runtime import driver
@@ -133,11 +144,12 @@ def _driver_version() -> str | None:
 @click.command()
 @json_option
 def info(as_json: bool) -> None:
-    """Show versions, devices and the cache, and what is missing with the command that installs it."""
+    """Show versions, devices, the cache and the launcher, and what is missing with the command that installs it."""
     facts: dict[str, Any] = {
         "versions": _versions(),
         "devices": _devices(),
         "cache": _cache(),
+        "launcher": _launcher(),
         "missing": _missing(),
     }
     if as_json:
@@ -162,6 +174,7 @@ def _print_info(facts: dict[str, Any]) -> None:
     )
     if "problem" in cache:
         click.echo(_wrapped(cache["problem"], "  "))
+    click.echo(_wrapped(f"launcher: {facts['launcher']}", ""))
     if facts["missing"]:
         click.echo("\nmissing:")
     for entry in facts["missing"]:

@@ -37,7 +37,8 @@ from tilewright.kernels.winners import winner_among
 from tilewright.pickling import Refused
 from tilewright.recording import prepare_launches
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, adapter_for, describe
-from tilewright.runtime.plan import Signature
+from tilewright.runtime.plan import NOT_ASKED, Signature
+from tilewright.runtime.replays import quicken
 from tilewright.trace.host_numbers import NeedsConstant
 
 _CONSTANTS = ("precision", "out_dtype", "reads_c", "function", "weights")
@@ -350,6 +351,8 @@ def _compute(
             assert found is not None
             return _compute(arrays, found.again(), alpha, beta, out_dtype, precision, weights, scaled, further)
         call.kernel = planned
+    if plan.compiled is NOT_ASKED:
+        quicken(plan, arguments)
     if planned.tensors:
         _refuse_gradients(names, arrays, planned.tensors)
     pointer = None

@@ -21,7 +21,8 @@ from tilewright.frames import hide_frames, is_entry
 from tilewright.launch import Launcher, observers
 from tilewright.runtime.addresses import address_range, meeting_distances
 from tilewright.runtime.arrays import ArrayInfo, adapter_for
-from tilewright.runtime.plan import Signature
+from tilewright.runtime.plan import NOT_ASKED, Signature
+from tilewright.runtime.replays import quicken
 from tilewright.runtime.views import View
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,7 +118,7 @@ def _repeating(function: Callable[..., Any], options: Sequence[str]) -> Callable
             values = [*args, *defaults[given:]]
             for name, value in kwargs.items():
                 values[places[name]] = value
-            plan = signature.last
+            plan: Any = signature.last  # Any: an `ArgumentPlan`, of which the reading is
             try:
                 reading = None if plan is None else plan.read(*values)
             except Exception:  # the function says it in its own words
@@ -126,6 +127,8 @@ def _repeating(function: Callable[..., Any], options: Sequence[str]) -> Callable
             if reading is not None and known is not None:
                 found = known(values, reading[1])
                 if found is not _LOOK:
+                    if plan.compiled is NOT_ASKED:
+                        quicken(plan, tuple(values))
                     return found
             if known is _NEVER or threading.get_ident() in observers:
                 return function(*args, **kwargs)

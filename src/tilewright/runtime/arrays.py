@@ -343,6 +343,16 @@ def _torch_adapter() -> Adapter:
     return Adapter("torch", _describe_torch, FastAccess("{a}.data_ptr()", "{a}.shape", identity), raw or _torch_stream)
 
 
+_EXCHANGE = "__dlpack_c_exchange_api__"
+# Subclasses of tensors may answer in their own ways, which C would pass over.
+_EXCHANGED = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
+
+
+def exchange_of(kind: type) -> Any:  # Any: a capsule
+    """Return how PyTorch shows tensors of a type to C, by DLPack's exchange API (from 2.10 on), or None."""
+    return getattr(kind, _EXCHANGE, None) if (kind.__module__, kind.__qualname__) in _EXCHANGED else None
+
+
 # CuPy
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from tilewright.arch import Arch
 from tilewright.errors import CompileError
 from tilewright.frames import warn_at
-from tilewright.runtime import clang, nvrtc
+from tilewright.runtime import clang, compiled, nvrtc
 from tilewright.runtime.entries import MAX_BYTES, cache_key, pack, unpack
 from tilewright.runtime.folders import (
     VARIABLE,
@@ -189,7 +189,7 @@ class DiskCache:
         return sum(path.suffix == _SUFFIX for path in removed)
 
     def _files(self) -> Iterator[Path]:
-        """Yield the entries and the unfinished files; whatever else is in a folder that a user named is left alone."""
+        """Yield the entries, compiled launchers and unfinished files; whatever else is in the folder is left alone."""
         if self._refusal is not None:
             return
         try:
@@ -204,7 +204,8 @@ class DiskCache:
                 names = os.listdir(part)
             except OSError:
                 continue
-            yield from (part / name for name in names if name.endswith(_SUFFIX) or is_temporary(name))
+            kept = (_SUFFIX, compiled.SUFFIX)
+            yield from (part / name for name in names if name.endswith(kept) or is_temporary(name))
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}{_SUFFIX}"

@@ -44,6 +44,7 @@ _CAPTURE_MODE_RELAXED = 2
 _LOWEST_VERSION = 11080  # the first with cuLaunchKernelEx
 
 Launcher = Callable[[Any, Any, Any, Any], int]  # Any: ctypes pointers
+_C_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int).__mro__[1]  # the class of all functions of C libraries
 
 
 @dataclass(frozen=True)
@@ -245,18 +246,31 @@ def ordinal_of_pointer(pointer: int) -> int:
     return ordinal.value
 
 
+@dataclass(frozen=True)
+class EntryPoints:
+    """The addresses that a launch from C needs: `cuLaunchKernelEx`, and with several devices `cuCtxGetCurrent`.
+
+    A thread launches on a device in its primary `context`. With one device `get_context` is 0: that is not asked.
+    """
+
+    launch: int
+    get_context: int
+    context: int
+
+
 @dataclass(frozen=True, eq=False)
 class Function:
     """A kernel loaded on one device, ready for `cuLaunchKernelEx`.
 
     `launch` is what a launch calls with (configuration, handle, parameters, None), where the arguments are
-    ctypes pointers; it returns the driver's status.
+    ctypes pointers; it returns the driver's status. `entry` is how C calls the same, None where it cannot.
     """
 
     name: str
     ordinal: int
     handle: ctypes.c_void_p
     launch: Launcher
+    entry: EntryPoints | None = None
 
     def relaunch(self, status: int, configuration: ctypes.c_void_p, parameters: ctypes.c_void_p) -> int:
         """Launch again where the first try failed only for the thread's current context; return the status.
@@ -347,7 +361,7 @@ def load_function(cubin: bytes, name: str, *, ordinal: int = 0, dynamic_shared_b
                 f"giving kernel {name!r} {dynamic_shared_bytes} bytes of dynamic shared memory",
                 details=[f"a block on CUDA device {ordinal} can have {limit} bytes, static and dynamic together"],
             )
-    function = Function(name, ordinal, handle, _launcher(ordinal))
+    function = Function(name, ordinal, handle, _launcher(ordinal), entry_points(ordinal))
     # Here and now another thread may be anywhere, in the midst of capturing a graph: what is retired waits.
     weakref.finalize(function, _retired.append, (ordinal, module)).atexit = False
     return function
@@ -375,6 +389,23 @@ def _unload_retired() -> None:
             cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
             cuda.cuModuleUnload(module)  # a device that is lost refuses, and there is nothing to be done
             cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+@cache
+def entry_points(ordinal: int) -> EntryPoints | None:
+    """Return how launches on a device are made from C, None where the driver's functions are not those of a library."""
+    launch, get_context = (_address(library(), name) for name in ("cuLaunchKernelEx", "cuCtxGetCurrent"))
+    if launch is None or get_context is None:
+        return None
+    if _count() == 1:
+        return EntryPoints(launch, 0, 0)
+    return EntryPoints(launch, get_context, primary_context(ordinal).value or 0)
+
+
+def _address(cuda: ctypes.CDLL, name: str) -> int | None:
+    function = cuda[name]
+    is_of_library = isinstance(function, _C_FUNCTION)
+    return ctypes.cast(function, ctypes.c_void_p).value if is_of_library else None
 
 
 @cache

@@ -16,7 +16,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import index, itemgetter
 from typing import Any, Protocol, Union, cast
 
@@ -24,9 +24,10 @@ from tilewright.arch import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from tilewright.dtypes import DType, bfloat16, int32
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.pickling import Refused
-from tilewright.runtime.arrays import ArrayLayout, Layouts
+from tilewright.runtime.arrays import ArrayLayout, Layouts, StreamGetter
 from tilewright.runtime.attributes import Attribute, encoded
-from tilewright.runtime.driver import Function, error_text, keep_loaded
+from tilewright.runtime.compiled import launcher
+from tilewright.runtime.driver import Function, _kept, error_text, keep_loaded
 from tilewright.runtime.options import shown_cluster
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
@@ -53,6 +54,7 @@ _FORMATS = {
     "float32": "f",
     "float64": "d",
 }
+_COMPILED_FORMATS = frozenset("?bBhHiIqQfd")  # what the compiled launcher packs
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,10 @@ class Packer:
         self._fixed_struct = struct.Struct("@" + "".join(map(_slot_format, fixed)))
         head = configuration + "".join(map(_slot_format, changing)) + "0q"  # what is fixed begins at a multiple of 8
         self._struct = struct.Struct(head)
-        places: dict[Slot, int] = dict(zip(changing, _offsets(configuration, changing), strict=True))
+        changing_offsets = _offsets(configuration, changing)
+        places: dict[Slot, int] = dict(zip(changing, changing_offsets, strict=True))
+        formats = ["" if _is_bfloat16(slot) else _slot_format(slot) for slot in changing]
+        self._compiled_slots = tuple(zip((place for place, _ in self._places), formats, changing_offsets, strict=True))
         offsets = _offsets("@", fixed)
         places.update((slot, self._struct.size + offset) for slot, offset in zip(fixed, offsets, strict=True))
         self._offsets = [places[slot] for slot in self.slots]
@@ -290,6 +295,37 @@ class Packer:
 
         return launch
 
+    def form(
+        self,
+        library: Any,
+        layouts: Layouts,
+        function: Function,
+        pairs: Sequence[Pair],
+        admitted: Callable[[Function, LaunchConfig, int], Function] | None,
+        stream_of: StreamGetter,
+        shared_bytes: int,
+    ) -> Any:  # Any: the compiled launcher, and what it makes of a kind of call
+        """Return what the compiled launcher launches calls of a kind with, as `bind`; None where it cannot.
+
+        `stream_of` gives the current stream of a device, `shared_bytes` is the dynamic shared memory of each launch.
+        """
+        entry = function.entry
+        if entry is None or not all(kind in _COMPILED_FORMATS for _, kind, _ in self._compiled_slots):
+            return None
+        block = bytearray(bytes(self._struct.size) + self._pack_fixed(layouts))
+        if self._attributes:
+            struct.pack_into("@QI", block, struct.calcsize("@28sQ"), *self._attributes)
+        maps = self._maps
+        try:
+            return library.Form(
+                function, function.handle.value or 0, entry.launch, entry.get_context, entry.context, stream_of,
+                function.ordinal, _kept, _finish_compiled, admitted, maps, layouts, shared_bytes, len(layouts),
+                bytes(block), tuple(self._offsets), self._compiled_slots, tuple(pairs),
+                0 if maps is None else maps.count, () if maps is None else tuple(maps.key),
+            )  # fmt: skip
+        except (ValueError, OverflowError):  # more parameters than it takes
+            return None
+
     def launch(
         self, function: Function, config: LaunchConfig, stream: int, values: tuple[Any, ...], layouts: Layouts = ()
     ) -> None:
@@ -305,7 +341,7 @@ class Packer:
         values: tuple[Any, ...],
         layouts: Layouts = (),
         owners: Sequence[object] = (),
-    ) -> PreparedLaunch:
+    ) -> Callable[[], None]:
         """Return a launch with everything packed. It keeps `owners`, the arguments, alive."""
         frame = self._new_frame(self._pack_fixed(layouts))
         if self._maps is not None:
@@ -316,7 +352,7 @@ class Packer:
             raise self._refusal(values, error) from error
         if stream:
             keep_loaded(function)
-        return PreparedLaunch(function, config, frame, tuple(owners))
+        return compiled_launch(PreparedLaunch(function, config, frame, tuple(owners)))
 
     def _pack_fixed(self, layouts: Layouts) -> bytes:
         extents = [cast("ArrayLayout", layouts[start])[part][mode] for start, part, mode in self._fixed]
@@ -380,7 +416,41 @@ class PreparedLaunch(Refused):
     def __call__(self) -> None:
         status = self._launch(self._configuration, self._handle, self._parameters, None)
         if status:
+            self._finish(status)
+
+    def _finish(self, status: int) -> None:
+        """Finish a launch that gave a status; 0 is of one that was not made, in another device's context."""
+        if status:
             finish_launch(status, self._function, self._config, self._configuration, self._parameters)
+        else:
+            self()
+
+
+def compiled_launch(prepared: PreparedLaunch) -> Callable[[], None]:
+    """Return a prepared launch that the compiled launcher makes, the same one where there is none."""
+    entry = prepared._function.entry
+    library = None if entry is None else launcher()
+    if library is None or entry is None:
+        return prepared
+    addresses = prepared._configuration, prepared._handle, ctypes.cast(prepared._parameters, ctypes.c_void_p)
+    made: Callable[[], None] = _compiled_class(library)(
+        entry.launch, entry.get_context, entry.context, *(each.value or 0 for each in addresses), prepared._finish
+    )
+    return made
+
+
+@cache
+def _compiled_class(library: Any) -> Any:  # Any: the compiled launcher, and a class of which a base is in it
+    """Return the class of prepared launches that the compiled launcher makes."""
+    state = {"__slots__": (), "_why_no_copy": PreparedLaunch._why_no_copy, "__module__": __name__}
+    return type("PreparedLaunch", (library.Prepared, Refused), state)
+
+
+def _finish_compiled(
+    status: int, function: Function, config: LaunchConfig, configuration: int, parameters: int
+) -> None:
+    """Finish a launch of the compiled launcher that was refused; the memory is its own until this returns."""
+    finish_launch(status, function, config, ctypes.c_void_p(configuration), ctypes.c_void_p(parameters))
 
 
 def finish_launch(

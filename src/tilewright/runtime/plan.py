@@ -68,6 +68,7 @@ from tilewright.structures import MAX_DEPTH, Structure, demand_depth, structure_
 
 # What each plan keeps: those used last, and at most twice as many (see `Recent`).
 _MAX_CALLS = 4096
+NOT_ASKED: object = object()
 MAX_KERNELS = 128  # compiled forms, of which those of a large kernel take about 1 MB each
 
 
@@ -128,6 +129,10 @@ class Signature:
         self.max_calls: int = max_calls or _MAX_CALLS
         self._plans: dict[tuple[Hashable, ...], ArgumentPlan] = {}
         self.last: ArgumentPlan | None = None  # the plan of the last call
+        self.tables: dict[
+            str, Any
+        ] = {}  # Any: the compiled launcher's table of calls, where there is one; see `replays`
+        self.is_dropped = False  # what was compiled for it is not launched any more
 
     def read(self, args: tuple[Any, ...]) -> tuple[ArgumentPlan, Reading]:
         """Read `args`: all parameters in order, defaults filled in. Return their plan and its reading."""
@@ -180,6 +185,9 @@ class ArgumentPlan:
         is_one = len(self._streams) == 1 and all(r.adapter.fast for r in self.roles if isinstance(r, _Array))
         # The current stream of the framework that all arrays are of; None where `stream` has more to look at.
         self.current_stream: StreamGetter | None = self._streams[0] if is_one else None
+        self.signature = signature
+        # What the compiled launcher has to know of such arguments: None where it cannot read them, and see `replays`.
+        self.compiled: Any = NOT_ASKED
         self.read: Callable[..., Reading | None] = _compile_read(self, self._arguments, args)
 
     def describe(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:

@@ -231,7 +231,7 @@ class CheckedFunction:
         return self.function(*args)
 
 
-CACHED = ("library", "_count", "device_properties", "primary_context", "_launcher")
+CACHED = ("library", "entry_points", "_count", "device_properties", "primary_context", "_launcher")
 
 
 def forget_devices() -> None:
