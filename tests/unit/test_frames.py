@@ -128,7 +128,6 @@ def frames(call):
         (without_such_axis, ["without_such_axis"]),
         (dividing, ["dividing", "helper"]),
         (calling_with_one, ["calling_with_one"]),  # the call does not fit, whose fault is the caller's
-        (yielding, []),  # refused before it is traced
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -141,6 +140,14 @@ def test_only_frames_of_the_user_show(kernel, inner, way):
     found = frames(lambda: call(*ARRAYS))
     assert [file for file, _ in found if file.startswith(PACKAGE)] == []
     assert [name for _, name in found if name not in ("frames", "<lambda>")] == inner
+
+
+@SHORTENED
+def test_what_a_kernel_may_not_hold_shows_the_call_only():
+    """Frames of Python's `ast`, which walks the source for us, stood there: neither ours nor the user's."""
+    with pytest.raises(tw.LanguageError, match="yield is not possible in a kernel") as caught:
+        yielding[1, 64](*ARRAYS)
+    assert [frame.filename for frame in traceback.extract_tb(caught.tb)] == [__file__]
 
 
 @SHORTENED
