@@ -1,6 +1,6 @@
 """Write measured figures into the pages: `python docs/fill_figures.py FILE.json...`.
 
-The files are what `tilewright bench sgemm --json FILE.json` wrote, one for each element type, for docs/matmul.md, or
+The files are what `tilewright bench sgemm -o FILE.json` wrote, one for each element type, for docs/matmul.md, or
 one file of `python -m benchmarks.counters --json FILE.json` for docs/profiler.md. The tables between the two marks of
 the page are made anew from them, so that no figure is typed by hand, and each table names its file.
 """

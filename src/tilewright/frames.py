@@ -7,6 +7,7 @@ frames show.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dis
 import functools
@@ -23,7 +24,7 @@ from tilewright.source import SourceLocation
 VARIABLE = "TILEWRIGHT_DEBUG"
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_BETWEEN = (functools.__file__, contextlib.__file__)  # what calls functions of ours for us
+_BETWEEN = (functools.__file__, contextlib.__file__, ast.__file__)  # what calls functions of ours for us
 _EXAMPLES = _PACKAGE + "examples" + os.sep  # of an installed package: they are as a user's
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")

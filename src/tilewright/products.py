@@ -220,4 +220,4 @@ def _refuse_specs(*arrays: Any) -> None:
         raise ArgumentError("tw.matmul.tune measures, and tw.spec has no memory", help="pass arrays on the GPU")
 
 
-matmul = Product()
+matmul: Product = Product()

@@ -283,7 +283,7 @@ def test_a_damaged_store_is_told(vectors, tmp_path: Path) -> None:
 
 def bench(tmp_path: Path, *arguments: str) -> dict:
     out = tmp_path / "out.json"
-    result = CliRunner().invoke(main, ["bench", *arguments, "--json", str(out)])
+    result = CliRunner().invoke(main, ["bench", *arguments, "-o", str(out)])
     assert result.exit_code == 0, result.output
     return json.loads(out.read_text())
 

@@ -48,11 +48,11 @@ def test_branch_in_a_plain_helper():
 @refused(
     tw.LanguageError,
     """
-    the value of a device integer is not known while the kernel is traced
+    a device value indexes what is not an array
       test_values.py:N, in kernel:
         x[i] = parts[i]
                ^^^^^^^^
-      help: make it a tw.constexpr parameter, or a loop's index with tw.static_range, to know it while tracing
+      help: pass an array where the kernel has x[...]: a number has no elements, and a list or a tuple is indexed by what is known while tracing, such as indices of tw.static_range
     """,
 )
 def test_python_list_indexed_by_a_device_value():

@@ -246,7 +246,7 @@ LONG = "9" * 5000
         *(["bench", "transpose", "--size", size] for size in (LONG, "-32", "0", "32000000000", "99999999999999999999")),
         *(["profile", "FILE", "--blocks", n] for n in (LONG, "0")),
         *([name, "--json", LONG[:9]] for name in ("info", "cache", "layout", "draw", "check")),
-        *(["bench", "sgemm", "--json", "/nonexistent/x.json"], ["bench", "sgemm", "--size", "32", "--plot", "x.exe"]),
+        *(["bench", "sgemm", "-o", "/nonexistent/x.json"], ["bench", "sgemm", "--size", "32", "--plot", "x.exe"]),
     ],
     ids=lambda arguments: " ".join(a[:12] for a in arguments),
 )

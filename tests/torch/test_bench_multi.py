@@ -18,7 +18,7 @@ if not torch.distributed.is_available():
 from tilewright.cli import main  # noqa: E402  # after the skip
 from tilewright.suites import multi  # noqa: E402
 
-COMMAND = ("bench", "multi", "--backend", "sim", "--size", "8x6x12", "--json")
+COMMAND = ("bench", "multi", "--backend", "sim", "--size", "8x6x12", "-o")
 WAYS = ("product alone", "communication alone", "one after the other", "tw.torch")
 NAMES = [
     f"{what}: {way}" for what in ("all-gather, product 8 x 3 x 12", "product, reduce-scatter 8 x 6 x 6") for way in WAYS

@@ -508,7 +508,7 @@ def test_a_full_disk_is_an_error_in_one_line(arguments: tuple[str, ...]) -> None
             stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment,
         )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["Error: No space left on device"]
+    assert done.stderr.splitlines() == ["Error: the output cannot be written: No space left on device"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file", "other things"])

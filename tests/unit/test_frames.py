@@ -57,6 +57,49 @@ def dividing_by_two(y, x):
     y[tw.thread_idx.x] = x[tw.thread_idx.x] / 2
 
 
+@tw.function
+def of_two(a, b):
+    return a + b
+
+
+@tw.kernel
+def calling_with_one(y, x):
+    y[0] = of_two(x[0])
+
+
+@tw.kernel
+def yielding(y, x):
+    def parts():
+        yield x[0]
+
+    y[0] = sum(parts())
+
+
+@tw.kernel
+def adding_to_three(y, x):
+    y[tw.thread_idx + 1] = x[0]
+
+
+@tw.kernel
+def indexed_by_three(y, x):
+    y[tw.block_idx] = x[0]
+
+
+@tw.kernel
+def greatest_of_a_function(y, x):
+    y[0] = tw.maximum(helper, x[0])
+
+
+@tw.kernel
+def first_extent(y, x):
+    y[0] = x.shape[0]
+
+
+@tw.kernel
+def length(y, x):
+    y[0] = len(x)
+
+
 def helper(n):
     return 1 // n
 
@@ -84,6 +127,7 @@ def frames(call):
         (calling, ["calling"]),
         (without_such_axis, ["without_such_axis"]),
         (dividing, ["dividing", "helper"]),
+        (calling_with_one, ["calling_with_one"]),  # the call does not fit, whose fault is the caller's
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -96,6 +140,14 @@ def test_only_frames_of_the_user_show(kernel, inner, way):
     found = frames(lambda: call(*ARRAYS))
     assert [file for file, _ in found if file.startswith(PACKAGE)] == []
     assert [name for _, name in found if name not in ("frames", "<lambda>")] == inner
+
+
+@SHORTENED
+def test_what_a_kernel_may_not_hold_shows_the_call_only():
+    """Frames of Python's `ast`, which walks the source for us, stood there: neither ours nor the user's."""
+    with pytest.raises(tw.LanguageError, match="yield is not possible in a kernel") as caught:
+        yielding[1, 64](*ARRAYS)
+    assert [frame.filename for frame in traceback.extract_tb(caught.tb)] == [__file__]
 
 
 @SHORTENED
@@ -157,6 +209,9 @@ def test_faults_of_the_package_show_all(monkeypatch):
     [
         (calling, "decorate misspelt with @tw.function"),
         (without_such_axis, "its axes are x, y and z"),
+        (adding_to_three, "three indices are used as one number: (.*\n)*.*write tw.thread_idx.x"),
+        (indexed_by_three, "tw.block_idx is not an integer: (.*\n)*.*write tw.block_idx.x"),
+        (greatest_of_a_function, "tw.maximum takes numbers and tensors, got <function helper"),
     ],
 )
 def test_errors_say_the_way_out(kernel, text):
@@ -164,9 +219,19 @@ def test_errors_say_the_way_out(kernel, text):
         kernel[1, 64](*ARRAYS)
 
 
-def test_a_number_in_place_of_an_array_is_named():
-    with pytest.raises(tw.LanguageError, match="a number is indexed like an array\n.*\n.*x\\["):
-        racing[1, 64](ARRAYS[0], 5)
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "text"),
+    [
+        (racing, (ARRAYS[0], 5), r"a number is indexed like an array\n.*\n.*x\["),
+        (racing, (5, ARRAYS[1]), r"a device value indexes what is not an array\n(.*\n)*.*pass an array"),
+        (racing, (ARRAYS[0], [1.0, 2.0]), r"a device value indexes what is not an array\n(.*\n)*.*a list or a tuple"),
+        (first_extent, (ARRAYS[0], 5), r"a number has no 'shape', which arrays have\n(.*\n)*.*has x\.shape"),
+        (length, (ARRAYS[0], 5), r"a number has no length\n(.*\n)*.*has len\(x\)"),
+    ],
+)
+def test_a_number_in_place_of_an_array_is_named(kernel, arguments, text):
+    with pytest.raises(tw.LanguageError, match=text):
+        kernel[1, 64](*arguments)
 
 
 def test_findings_are_check_errors():

@@ -147,7 +147,8 @@ CASES: dict[str, str | Callable[[], object]] = {
     ),
     # What a kernel says
     "the truth of a device value is not known while the kernel is traced": ("out[i] = helper(x[i])"),
-    "the value of a device integer is not known while the kernel is traced": "table = [1.0, 2.0]\nout[i] = table[i]",
+    "a device value indexes what is not an array": "table = [1.0, 2.0]\nout[i] = table[i]",
+    "the value of a device integer is not known while the kernel is traced": "table = [1.0] * i\nout[i] = table[0]",
     "the value of a device number as a float is not known while the kernel is traced": "out[i] = math.sqrt(x[i])",
     "TypeError: operand 'Scalar' does not support ufuncs": "out[i] = np.exp(x[i])",
     "print runs while the kernel is traced, when the numbers of ... are not known": "print(x[i])\nout[i] = x[i]",

@@ -43,7 +43,7 @@ class Package:
     """
 
     def __init__(self, name: str, *, archs: Sequence[str] = ARCHS) -> None:
-        self.name = check_name("package", name)
+        self.name: str = check_name("package", name)
         if isinstance(archs, str) or not archs:
             raise ArgumentError(f"archs is a list of targets such as {list(ARCHS)}, got {archs!r}")
         try:

@@ -89,10 +89,13 @@ class Size(DynamicInt):
             help="compute it with + - * // % and tw.ceil_div; where it needs more, export one kernel for each case",
         )
 
-    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
-    __truediv__ = __rtruediv__ = __pow__ = __divmod__ = _refuse
-    __hash__ = object.__hash__
+
+# Checkers of types refuse these too, as the class body has none of them.
+for _name in (
+    *("bool", "index", "int", "float", "len", "iter", "lt", "le", "gt", "ge", "eq", "ne"),
+    *("truediv", "rtruediv", "pow", "divmod"),
+):
+    setattr(Size, f"__{_name}__", Size._refuse)
 
 
 def _of(kind: str, lhs: object, rhs: object) -> Size:

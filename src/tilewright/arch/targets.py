@@ -235,7 +235,7 @@ def _table() -> dict[str, Arch]:
     return arches
 
 
-ARCHES = _table()
+ARCHES: dict[str, Arch] = _table()
 
 
 def missing_float8(name: str, arch: Arch) -> tuple[str, str]:

@@ -5,19 +5,14 @@ Commands are imported when they are called, so that `tilewright --help` and `til
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 
 from tilewright._version import __version__
-from tilewright.cli.output import allow_any_encoding
-from tilewright.errors import InternalError, TilewrightError
+from tilewright.cli.failures import errors_in_words, warnings_in_words
+from tilewright.cli.output import prepare_streams
 
 # Name -> the module that has a command of that name, and its one-line help: given here so that listing the commands
 # imports none of them.
@@ -53,39 +48,13 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # Any: as click's
-        allow_any_encoding()
-        with _errors_in_words():  # of --help and --version, which print while the arguments are read
+        prepare_streams()
+        with errors_in_words():  # of --help and --version, which print while the arguments are read
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> object:
-        with _errors_in_words():
+        with errors_in_words(), warnings_in_words():
             return super().invoke(ctx)
-
-
-@contextmanager
-def _errors_in_words() -> Iterator[None]:
-    try:
-        yield
-    except TilewrightError as error:
-        # The class says who is at fault: of a fault of this package it is worth a word, the others say what is wrong.
-        kind = f"{type(error).__name__}: " if isinstance(error, InternalError) else ""
-        raise click.ClickException(f"{kind}{error}") from error
-    except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise  # click ends without a word: `| head` has read enough
-        if error.filename is None:
-            _drop_output()
-        raise click.ClickException(f"{error.strerror or error}{_of_file(error)}") from error
-
-
-def _drop_output() -> None:
-    """Let what standard output still holds go nowhere: at the end Python writes it, and would fail once more."""
-    with suppress(OSError):  # an output of no file, as in a notebook
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _of_file(error: OSError) -> str:
-    return "" if error.filename is None else f": {error.filename}"
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

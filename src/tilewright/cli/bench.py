@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from tilewright.cli.output import print_json
+from tilewright.cli.failures import demand_writable, users_code
+from tilewright.cli.output import json_option, print_json, terminal_width
+from tilewright.tables import print_table
 
 if TYPE_CHECKING:
     from tilewright.suites.report import Report
@@ -41,15 +43,10 @@ def _outputs(command: _Command) -> _Command:
         metavar="FILE",
         help="Draw bars to an SVG, PNG or PDF file.",
     )(command)
-    return click.option(
-        "--json",
-        "json_file",
-        type=click.Path(path_type=Path),
-        metavar="[FILE]",
-        is_flag=False,
-        flag_value="-",
-        help="Print JSON instead of text, or write it to FILE.",
+    command = click.option(
+        "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file, too."
     )(command)
+    return json_option(command)
 
 
 _backend = click.option("--backend", type=click.Choice(["sim", "cuda"]), help="Default: the GPU where there is one.")
@@ -59,9 +56,9 @@ _backend = click.option("--backend", type=click.Choice(["sim", "cuda"]), help="D
 def bench() -> None:
     """Measure kernels: sgemm, transpose, multi, launch, compile, simulate, or FILE.py:FUNCTION.
 
-    Every figure comes with what it depends on: versions, clocks and power stand in the JSON (--json FILE), and the
-    machine's own ceilings are measured in the same run. FILE.py:FUNCTION is a kernel with an example_KERNEL() beside
-    it, or a function without parameters that does the work or returns candidates by name.
+    Every figure comes with what it depends on: versions, clocks and power stand in the JSON (--json, or -o FILE), and
+    the machine's own ceilings are measured in the same run. FILE.py:FUNCTION is a kernel with an example_KERNEL()
+    beside it, or a function without parameters that does the work or returns candidates by name.
     """
 
 
@@ -78,7 +75,8 @@ def sgemm(
     dtype: str,
     backend: str | None,
     check: bool,
-    json_file: Path | None,
+    as_json: bool,
+    output: Path | None,
     plot_file: Path | None,
 ) -> None:
     """Measure the ladder of matmul kernels against cuBLAS.
@@ -100,7 +98,8 @@ def sgemm(
     _run(
         suite.new_report(chosen, dtype, shapes),
         lambda report: suite.measure(report, found, shapes, dtype, chosen, check_only=check),
-        json_file,
+        as_json,
+        output,
         plot_file,
     )
 
@@ -109,13 +108,15 @@ def sgemm(
 @click.option("--size", type=int, help="Rows and columns; default: 8192, on the simulator 512.")
 @_backend
 @_outputs
-def transpose(size: int | None, backend: str | None, json_file: Path | None, plot_file: Path | None) -> None:
+def transpose(
+    size: int | None, backend: str | None, as_json: bool, output: Path | None, plot_file: Path | None
+) -> None:
     """Measure transposes against a copy."""
     from tilewright.suites import transposing as suite
 
     chosen = _pick(backend)
     wanted = (8192 if chosen == "cuda" else 512) if size is None else size
-    _run(suite.new_report(chosen, wanted), suite.measure, json_file, plot_file)
+    _run(suite.new_report(chosen, wanted), suite.measure, as_json, output, plot_file)
 
 
 @bench.command()
@@ -126,7 +127,12 @@ def transpose(size: int | None, backend: str | None, json_file: Path | None, plo
 @_backend
 @_outputs
 def multi(
-    ranks: int | None, sizes: tuple[str, ...], backend: str | None, json_file: Path | None, plot_file: Path | None
+    ranks: int | None,
+    sizes: tuple[str, ...],
+    backend: str | None,
+    as_json: bool,
+    output: Path | None,
+    plot_file: Path | None,
 ) -> None:
     """Measure products over several GPUs, with their communication.
 
@@ -140,25 +146,25 @@ def multi(
     chosen = _pick(backend)
     report = suite.new_report(chosen, suite.ranks_here(chosen, ranks), sizes)
     if suite.is_first():
-        _run(report, suite.measure, json_file, plot_file)
+        _run(report, suite.measure, as_json, output, plot_file)
     else:
         suite.measure(report)
 
 
 @bench.command()
 @_outputs
-def launch(json_file: Path | None, plot_file: Path | None) -> None:
+def launch(as_json: bool, output: Path | None, plot_file: Path | None) -> None:
     """Measure the host's time of a launch; needs a GPU."""
     from tilewright.suites import launching as suite
 
     _pick("cuda")
-    _run(suite.new_report(), suite.measure, json_file, plot_file)
+    _run(suite.new_report(), suite.measure, as_json, output, plot_file)
 
 
 @bench.command(name="compile")
 @click.option("--arch", default="sm_90a", show_default=True, help="What to compile for.")
 @_outputs
-def compile_(arch: str, json_file: Path | None, plot_file: Path | None) -> None:
+def compile_(arch: str, as_json: bool, output: Path | None, plot_file: Path | None) -> None:
     """Measure the way from a Python function to machine code; needs no GPU."""
     from tilewright.arch import Arch
     from tilewright.suites import compiling as suite
@@ -167,16 +173,16 @@ def compile_(arch: str, json_file: Path | None, plot_file: Path | None) -> None:
         target = Arch.parse(arch)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--arch") from None
-    _run(suite.new_report(target.name), suite.measure, json_file, plot_file)
+    _run(suite.new_report(target.name), suite.measure, as_json, output, plot_file)
 
 
 @bench.command()
 @_outputs
-def simulate(json_file: Path | None, plot_file: Path | None) -> None:
+def simulate(as_json: bool, output: Path | None, plot_file: Path | None) -> None:
     """Measure the simulator on the cases of the examples; needs no GPU."""
     from tilewright.suites import simulating as suite
 
-    _run(suite.new_report(), suite.measure, json_file, plot_file)
+    _run(suite.new_report(), suite.measure, as_json, output, plot_file)
 
 
 @click.command(name="FILE.py:FUNCTION")
@@ -192,7 +198,8 @@ def file(
     block: str | None,
     arguments: tuple[str, ...],
     backend: str | None,
-    json_file: Path | None,
+    as_json: bool,
+    output: Path | None,
     plot_file: Path | None,
 ) -> None:
     """Measure a kernel or a function of a file."""
@@ -210,6 +217,10 @@ def file(
     chosen = _pick(backend)
 
     def measure(report: Report) -> None:
+        with users_code(path):
+            measure_value(report)
+
+    def measure_value(report: Report) -> None:
         if not isinstance(value, Kernel):
             suite.measure_function(report, name, value)
             return
@@ -219,7 +230,7 @@ def file(
             raise click.UsageError(f"{name} needs a block: pass --block, or define example_{name}() in {path}")
         suite.measure_kernel(report, name, found.target, found.args)  # type: ignore[arg-type]  # with its grid and block
 
-    _run(suite.new_report(target, chosen), measure, json_file, plot_file)
+    _run(suite.new_report(target, chosen), measure, as_json, output, plot_file)
 
 
 def _pick(backend: str | None) -> Any:  # Any: "sim" or "cuda"
@@ -231,45 +242,49 @@ def _pick(backend: str | None) -> Any:  # Any: "sim" or "cuda"
     return chosen
 
 
-def _run(report: Report, measure: Callable[[Report], None], json_file: Path | None, plot_file: Path | None) -> None:
+def _run(
+    report: Report, measure: Callable[[Report], None], as_json: bool, output: Path | None, plot_file: Path | None
+) -> None:
     """Measure, print, and write the files; what was measured is printed also where it ends early."""
-    from tilewright.suites.files import check_plot, check_target, plot, write_json
+    from tilewright.suites.files import check_plot, plot, write_json
 
-    to_stdout = json_file is not None and str(json_file) == "-"
-    if json_file is not None and not to_stdout:
-        check_target(json_file)
+    demand_writable(output)
     if plot_file is not None:
         check_plot(plot_file)
-        check_target(plot_file)
+    demand_writable(plot_file)
     try:
         measure(report)
     except KeyboardInterrupt:
-        _print(report, to_stderr=to_stdout)
+        _print(report, sys.stderr if as_json else sys.stdout)
         click.echo("stopped; what was measured so far stands above, and no file was written", err=True)
         raise SystemExit(_INTERRUPTED) from None
     except Exception:
         if report.rows:
-            _print(report, to_stderr=to_stdout)
+            _print(report, sys.stderr if as_json else sys.stdout)
         raise
-    _print(report, to_stderr=to_stdout)
-    if to_stdout:
+    if as_json:
         print_json(report.as_json())
-    elif json_file is not None:
-        write_json(json_file, report.as_json())
+        _print_failures(report)
+    else:
+        _print(report, sys.stdout)
+    if output is not None:
+        write_json(output, report.as_json())
     if plot_file is not None:
         plot(report, plot_file)
     if not report.passed:
         raise SystemExit(1)
 
 
-def _print(report: Report, *, to_stderr: bool) -> None:
+def _print(report: Report, stream: TextIO) -> None:
     from rich.console import Console
 
-    stream = sys.stderr if to_stderr else sys.stdout
     # A pipe or a log has no width to fit: do not cut the cells.
-    console = Console(file=stream) if stream.isatty() else Console(file=stream, width=240)
-    console.print(report.table())
+    print_table(Console(file=stream, width=terminal_width(stream) or 240), report.table())
     for note in report.notes:
-        click.echo(note, err=to_stderr)
+        click.echo(note, file=stream)
+    _print_failures(report)
+
+
+def _print_failures(report: Report) -> None:
     for failure in report.failures():
         click.echo(failure, err=True)

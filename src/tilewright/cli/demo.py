@@ -33,7 +33,7 @@ def demo(
     from tilewright.demo import pick_backend
 
     if unpack is not None:
-        _unpack(unpack)
+        _unpack(unpack, as_json)
         return
     chosen, note = pick_backend(backend)
     if note is not None:
@@ -44,7 +44,7 @@ def demo(
         _tour(chosen, as_json)
 
 
-def _unpack(folder: str) -> None:
+def _unpack(folder: str, as_json: bool) -> None:
     import shutil
 
     from tilewright.demo.examples import examples_folder
@@ -55,7 +55,10 @@ def _unpack(folder: str) -> None:
         raise click.BadParameter(
             f"cannot write into {folder}: {error.strerror or error}", param_hint="--unpack"
         ) from None
-    click.echo(f"wrote the examples to {folder}")
+    if as_json:
+        print_json({"folder": folder})
+    else:
+        click.echo(f"wrote the examples to {folder}")
 
 
 def _tour(backend: Backend, as_json: bool) -> None:

@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import re
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import click
 
+from tilewright.cli.failures import users_code
 from tilewright.cli.output import json_option, print_json
 from tilewright.errors import ArgumentError, LayoutError, TilewrightError
 from tilewright.layout.text import excerpt, whole
@@ -56,16 +56,10 @@ def load_file(path: str) -> ModuleType:
     sys.modules[name] = module
     sys.path.append(str(file.resolve().parent))
     try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
+        with users_code(path):
+            spec.loader.exec_module(module)
+    except (SyntaxError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{path} is not a Python file: {error}", param_hint="FILE") from error
-    except TilewrightError:
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(file)), None)
-        place = f"{path}:{line}" if line is not None else path
-        raise click.ClickException(f"{place} raised {type(error).__name__}: {error}") from error
     return module
 
 
@@ -212,10 +206,11 @@ def show(
         _list(kernel_names(module), as_json)
         return
     kernel = find_kernel(module, name)
-    launch = launch_of(module, kernel, name, texts, dimensions(grid, "--grid"), dimensions(block, "--block"))
     form = form or "source"
-    text = str(getattr(launch.target, form)(*launch.args, arch=arch))
-    resources, problem = _resources(launch.target, launch.args, arch)
+    with users_code(path):
+        launch = launch_of(module, kernel, name, texts, dimensions(grid, "--grid"), dimensions(block, "--block"))
+        text = str(getattr(launch.target, form)(*launch.args, arch=arch))
+        resources, problem = _resources(launch.target, launch.args, arch)
     if as_json:
         print_json({"kernel": name, "arch": arch, form: text, "resources": resources, "problem": problem})
         return

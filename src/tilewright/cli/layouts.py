@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tilewright.cli.failures import demand_writable
 from tilewright.cli.output import json_option, print_json, terminal_width
 from tilewright.layout.text import excerpt
 
@@ -216,6 +217,7 @@ def draw(
     from tilewright.cli.expressions import evaluate
     from tilewright.layout.tuples import show
 
+    demand_writable(output)
     value = evaluate(expression, names=_instructions(), more=_tilings())
     drawing = tw.draw.picture(
         value if banks is None else tw.draw.banks(value, banks, limit=limit),

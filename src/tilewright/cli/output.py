@@ -5,10 +5,11 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 import click
 
@@ -25,9 +26,15 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
-def terminal_width() -> int | None:
-    """Return how many characters a line of the terminal has, None where a file or a pipe takes what is printed."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """Return how many characters a line has that is printed to a stream, standard output by default.
+
+    COLUMNS says it, or else the terminal; None where a file or a pipe takes what is printed.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 
 # Lines of tables, for encodings that have none: Windows uses one wherever a file or a pipe takes what is printed.
@@ -42,8 +49,11 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     return "".join(c if c.isascii() else "?" for c in text), error.end
 
 
-def allow_any_encoding() -> None:
-    """Let what the encoding of the output lacks be printed by other signs, in place of an error."""
+def prepare_streams() -> None:
+    """Let what the encoding of the output lacks be printed by other signs, and what goes to no stream go nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # it stays open
     codecs.register_error(_HANDLER, _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":

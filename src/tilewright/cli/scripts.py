@@ -22,8 +22,9 @@ from rich.console import Console
 
 from tilewright.arch import DEFAULT_GPU, GPUS, find_gpu
 from tilewright.backends.sim import Finding
+from tilewright.cli.failures import demand_writable, from_file, raised_in, users_code
 from tilewright.cli.kernels import TARGET, dimensions, find_kernel, launch_of, load_file
-from tilewright.cli.output import json_option, print_json
+from tilewright.cli.output import json_option, print_json, terminal_width
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.frames import hide_frames
 from tilewright.profile import Run, simulate
@@ -91,15 +92,19 @@ def run_kernel(target: str, texts: Sequence[str], *, quiet: bool, orders: Orders
         module = load_file(path)
         kernel = find_kernel(module, name)
         grid, block = dimensions(options["grid"], "--grid"), dimensions(options["block"], "--block")
-        launch = launch_of(module, kernel, name, options["texts"], grid, block)
+        with users_code(path):
+            launch = launch_of(module, kernel, name, options["texts"], grid, block)
         if launch.target is kernel:
             raise ArgumentError(f"{name} needs a block", help="pass --block 256, or define example_" + name)
         with simulate(raise_errors=False, **orders.options()) as run:
             try:
                 with redirect_stdout(sys.stderr if quiet else sys.stdout):
                     launch.target(*[with_data(argument) for argument in launch.args])  # type: ignore[operator]
-            except TilewrightError as error:
-                return Outcome(run, 1, f"{type(error).__name__}: {error}")
+            except Exception as error:
+                text = raised_in(error, path)
+                if text is None and not isinstance(error, TilewrightError):
+                    raise
+                return Outcome(run, 1, text or f"{type(error).__name__}: {error}")
     return Outcome(run, 0, None)
 
 
@@ -138,9 +143,14 @@ def run_script(
         except SystemExit as end:
             return Outcome(run, _status(end), None)
         except Exception as error:
-            hide_frames(error)
-            return Outcome(run, 1, "".join(traceback.format_exception(_from_script(error, script))))
+            return Outcome(run, 1, _traceback(error, script))
     return Outcome(run, 0, None)
+
+
+def _traceback(error: Exception, script: str) -> str:
+    """Return the traceback of what a script raised, as Python would print it for `python script`."""
+    hide_frames(error)
+    return "".join(traceback.format_exception(from_file(error, script)))
 
 
 def measure_script(
@@ -155,7 +165,13 @@ def measure_script(
         redirect_stdout(sys.stderr) if quiet else nullcontext(),
         suppress(SystemExit),
     ):
-        runpy.run_path(script, run_name="__main__")
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except Exception as error:
+            click.echo(
+                f"the run on the GPU failed, of which {len(found)} launches were timed\n{_traceback(error, script)}",
+                err=True,
+            )
     return found
 
 
@@ -174,14 +190,6 @@ def seconds_of(run: Run, timed: Sequence[TimedLaunch]) -> list[float | None]:
         is_same = other is not None and (other.grid, other.block) == (launch.grid, launch.block)
         found.append(other.seconds if other is not None and is_same else None)
     return found
-
-
-def _from_script(error: Exception, script: str) -> Exception:
-    """Return the error without the frames that ran the script, where it has frames of the script."""
-    frame, own = error.__traceback__, os.path.abspath(script)
-    while frame is not None and os.path.abspath(frame.tb_frame.f_code.co_filename) != own:
-        frame = frame.tb_next
-    return error if frame is None else error.with_traceback(frame)
 
 
 def _summary(outcome: Outcome) -> str:
@@ -323,12 +331,11 @@ def profile(
     script's own.
     """
     from tilewright.bench.device import Gpu
-    from tilewright.suites.files import check_target, write_bytes
+    from tilewright.suites.files import write_bytes
 
     find_gpu(gpu)  # refused before the script runs
     page = None if html is None else Path(html).absolute()  # the script may change the folder
-    if page is not None:
-        check_target(page)
+    demand_writable(page)
     watch = Gpu() if measure else None  # refused before the script runs, too
     outcome = run_script(script, arguments, profile=True, quiet=as_json, blocks=blocks)
     seconds = [] if watch is None else seconds_of(outcome.run, measure_script(script, arguments, quiet=as_json))
@@ -340,8 +347,8 @@ def profile(
             write_bytes(page, report.html().encode())
     if as_json:
         click.echo(report.json())
-    elif sys.stdout.isatty():
-        write(Console(), report.launches)
+    elif (width := terminal_width()) is not None:
+        write(Console(width=width), report.launches)
     else:
         click.echo(str(report))
     for finding in outcome.run.findings:

@@ -204,20 +204,23 @@ def cache(ctx: click.Context, as_json: bool) -> None:
 
     The folder is TILEWRIGHT_CACHE_DIR where that is set.
     """
+    ctx.obj = as_json  # `cache --json size` is `cache size --json`
     if ctx.invoked_subcommand is None:
         _show(as_json)
 
 
 @cache.command()
 @json_option
-def size(as_json: bool) -> None:
+@click.pass_obj
+def size(before: bool, as_json: bool) -> None:
     """Show the folder, the number of compiled kernels and their size."""
-    _show(as_json)
+    _show(as_json or before)
 
 
 @cache.command()
 @json_option
-def clear(as_json: bool) -> None:
+@click.pass_obj
+def clear(before: bool, as_json: bool) -> None:
     """Remove all compiled kernels."""
     from tilewright.runtime.cache import default_cache
 
@@ -227,7 +230,7 @@ def clear(as_json: bool) -> None:
     removed = disk_cache.clear()
     facts = _cache()
     left, folder, problem = facts["kernels"], facts["folder"], facts.get("problem")
-    if as_json:
+    if as_json or before:
         print_json(
             {"folder": folder, "removed": removed, "left": left, **({} if problem is None else {"problem": problem})}
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from functools import cache
 from typing import Any
 
@@ -11,15 +10,17 @@ import numpy as np
 
 from tilewright.demo.examples import Array, Backend
 from tilewright.errors import DeviceError
+from tilewright.runtime.options import is_simulator_chosen
 
 
 def pick_backend(backend: str | None = None) -> tuple[Backend, str | None]:
     """Return the backend to run on, and a note where something is missing for comparisons.
 
     That is `backend`, or by default "cuda" where a GPU can be used, else "sim". Raises `DeviceError` where "cuda"
-    is asked for and cannot be had.
+    is asked for and cannot be had, `ArgumentError` where TILEWRIGHT_BACKEND names none.
     """
-    if backend == "sim" or (backend is None and os.environ.get("TILEWRIGHT_BACKEND") == "sim"):
+    is_forced = is_simulator_chosen()
+    if backend == "sim" or (backend is None and is_forced):
         return "sim", None
     from tilewright.runtime import driver
 

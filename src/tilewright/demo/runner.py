@@ -22,6 +22,7 @@ from tilewright.bench.progress import Progress
 from tilewright.bench.race import compare
 from tilewright.demo.arrays import pick_backend, synchronize
 from tilewright.demo.examples import Array, Backend, Case, CasesFunction, Report, Trial, load_example
+from tilewright.tables import print_table
 
 _ROUNDS, _BATCH_MS = 7, 20.0
 
@@ -217,7 +218,7 @@ class _Lines:
 def print_reports(reports: Sequence[Report], backend: Backend) -> None:
     """Print the table to stdout where that is a terminal (a pipe got it line by line), and what failed to stderr."""
     if sys.stdout.isatty():
-        Console().print(as_table(reports, backend))
+        print_table(Console(), as_table(reports, backend))
     for text in failures(reports):
         print(text, file=sys.stderr)
 

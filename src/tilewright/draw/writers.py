@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from html import escape
 
 from tilewright.draw.model import Axis, Drawing, Grid
@@ -99,19 +100,28 @@ _GAP = "   "
 
 def table_text(drawing: Drawing, width: int | None = None) -> str:
     """Return a drawing as lines of text. Grids that are wider than `width` are folded, their columns in runs."""
+    lines = _wrapped([drawing.title] if drawing.title else [], width)
+    notes = _wrapped(drawing.all_notes, width)
     text = _side_by_side(drawing)
     if width is None or all(len(line) <= width for line in text):
-        return "\n".join([*text, *drawing.all_notes])
-    lines = [drawing.title] if drawing.title else []
+        return "\n".join([*lines, *text, *notes])
     for grid in (g for row in drawing.grids for g in row if g is not None):
         style = _Style([grid])
         for part in style.folded(grid, width):
             lines += [*([""] if len(lines) > 1 else []), *(line.rstrip() for line in style.block(part))]
-    return "\n".join([*lines, *drawing.all_notes])
+    return "\n".join([*lines, *notes])
+
+
+def _wrapped(texts: Iterable[str], width: int | None) -> list[str]:
+    """Return a title or notes in lines of at most a width, but for words that are longer."""
+    if width is None:
+        return list(texts)
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return [line for text in texts for line in wrapper.wrap(text) or [""]]
 
 
 def _side_by_side(drawing: Drawing) -> list[str]:
-    lines = [drawing.title] if drawing.title else []
+    lines: list[str] = []
     count = max(len(row) for row in drawing.grids)
     styles = [_Style([row[c] for row in drawing.grids if c < len(row)]) for c in range(count)]
     table = [[s.block(g) if g is not None else [] for s, g in zip(styles, row, strict=False)] for row in drawing.grids]

@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 
 from tilewright.arguments import shown
 from tilewright.errors import ArgumentError, LanguageError
+from tilewright.frames import is_entry
 from tilewright.frontend import hooks
 from tilewright.frontend.expressions import NONLOCAL, ExpressionRewriter, refused_construct
 from tilewright.frontend.jumps import JumpRemover
@@ -176,6 +177,7 @@ def _traceable(target: F, fastmath: bool | None) -> F:
     call.__name__, call.__qualname__, call.__doc__ = target.__name__, target.__qualname__, target.__doc__
     call.__module__ = target.__module__
     call.__wrapped__ = target  # type: ignore[attr-defined]
+    is_entry(call)  # arguments that do not fit are the fault of who calls the function
     return call  # type: ignore[return-value]
 
 

@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
-from typing import Any, NamedTuple  # Any: classes of ctypes, and functions' results
+from typing import TYPE_CHECKING, Any, NamedTuple  # Any: classes of ctypes, and functions' results
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from tilewright.kernels import results
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, FastAccess, describe
 from tilewright.runtime.dlpack import row_major
-from tilewright.runtime.views import view_class
+from tilewright.runtime.views import View, view_class
 
 TARGET = "tilewright"
 _EXECUTE, _METADATA, _BUFFER, _STRING, _INTERNAL = 3, 1, 1, 4, 13
@@ -105,10 +105,13 @@ class _Current(threading.local):
 
 _current = _Current()
 _BUFFERS = Adapter("xla", lambda array: array, FastAccess("", "", ""), lambda ordinal: _current.call.stream)
-_View: Any = view_class(_BUFFERS)
+if TYPE_CHECKING:
+    _View = View
+else:
+    _View = view_class(_BUFFERS)
 
 
-class Buffer(_View):  # type: ignore[misc]
+class Buffer(_View):
     """An array of a program of XLA on a GPU, while that runs; kernels and Tilewright's functions take it."""
 
     __slots__ = ()

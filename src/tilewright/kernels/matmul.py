@@ -303,7 +303,7 @@ class PreparedMatmul(Refused):
     __slots__ = ("_launches", "out")
 
     def __init__(self, out: Any, launches: tuple[Callable[[], None], ...]) -> None:
-        self.out = out
+        self.out: Any = out
         self._launches = launches
 
     def __call__(self) -> Any:

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, TilewrightError
 
 
 class DynamicInt:
@@ -132,6 +132,8 @@ def as_int(value: object, what: str) -> Int:
     try:
         # NumPy's integers and bools both answer __index__; NumPy's bool has lost it, so only integers pass.
         return operator.index(value)  # type: ignore[arg-type]
+    except TilewrightError:  # which says why it is none
+        raise
     except TypeError:
         raise LayoutError(f"{what} is not an integer: {value!r}", help="use ints, or nested tuples of ints") from None
 

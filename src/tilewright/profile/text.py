@@ -18,6 +18,7 @@ from tilewright.profile.conflicts import Conflict
 from tilewright.profile.facts import facts
 from tilewright.profile.quantities import amount, shape
 from tilewright.remarks import Remark
+from tilewright.tables import print_table
 
 _WIDTH = 150
 _MOST_TEXT = 44
@@ -47,7 +48,7 @@ def _write_launch(console: Console, each: LaunchReport, difference: str) -> None
     console.print(Text(title + (f"  {each.times} times, the figures of one" if each.times > 1 else ""), style="bold"))
     if launch.is_sampled:
         console.print(f"measured in {launch.measured_blocks} of {launch.blocks} blocks; figures are scaled")
-    console.print(_line_table(each))
+    print_table(console, _line_table(each))
     for label, text in facts(each):
         console.print(Text(f"{label:>16}  {text}"))
     for remark in each.remarks:

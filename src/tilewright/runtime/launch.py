@@ -187,7 +187,7 @@ class _Frame:
 
     def __init__(self, buffer: Any, maps: int, offsets: Sequence[int]) -> None:
         address = ctypes.addressof(buffer)
-        self.buffer = buffer
+        self.buffer: Any = buffer
         self.configuration: ctypes.c_void_p = ctypes.c_void_p(address)
         self.parameters: Any = (ctypes.c_void_p * max(len(offsets), 1))(*(address + offset for offset in offsets))
         self.maps: int = address + maps

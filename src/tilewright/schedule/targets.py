@@ -29,7 +29,7 @@ class GridUnit(enum.Enum):
     WARPGROUP = "wg"
 
 
-def _model(title: str) -> tuple[str, str]:
+def title_and_arch(title: str) -> tuple[str, str]:
     """Return a GPU's name with its vendor, and the name of its architecture."""
     return title, find_gpu(title.partition(" ")[2]).arch.name
 
@@ -51,21 +51,21 @@ class Runtime(str, enum.Enum):
 class Model(enum.Enum):
     """GPU models: the name, and the architecture."""
 
-    NVIDIA_V100 = _model("NVIDIA V100")
-    NVIDIA_T4 = _model("NVIDIA T4")
-    NVIDIA_A100 = _model("NVIDIA A100")
-    NVIDIA_RTX3090 = _model("NVIDIA RTX 3090")
-    NVIDIA_RTX_A6000 = _model("NVIDIA RTX A6000")
-    NVIDIA_RTX4090 = _model("NVIDIA RTX 4090")
-    NVIDIA_L40S = _model("NVIDIA L40S")
-    NVIDIA_H100 = _model("NVIDIA H100")
-    NVIDIA_H200 = _model("NVIDIA H200")
-    AMD_MI100 = _model("AMD MI100")
-    AMD_MI210 = _model("AMD MI210")
-    AMD_MI250 = _model("AMD MI250")
+    NVIDIA_V100 = title_and_arch("NVIDIA V100")
+    NVIDIA_T4 = title_and_arch("NVIDIA T4")
+    NVIDIA_A100 = title_and_arch("NVIDIA A100")
+    NVIDIA_RTX3090 = title_and_arch("NVIDIA RTX 3090")
+    NVIDIA_RTX_A6000 = title_and_arch("NVIDIA RTX A6000")
+    NVIDIA_RTX4090 = title_and_arch("NVIDIA RTX 4090")
+    NVIDIA_L40S = title_and_arch("NVIDIA L40S")
+    NVIDIA_H100 = title_and_arch("NVIDIA H100")
+    NVIDIA_H200 = title_and_arch("NVIDIA H200")
+    AMD_MI100 = title_and_arch("AMD MI100")
+    AMD_MI210 = title_and_arch("AMD MI210")
+    AMD_MI250 = title_and_arch("AMD MI250")
     AMD_MI200 = ("AMD MI200", "gfx90a")  # the family of the two before it
-    NVIDIA_TESLA_V100 = _model("NVIDIA V100")  # another name of it
-    AMD_MI300X = _model("AMD MI300X")
+    NVIDIA_TESLA_V100 = title_and_arch("NVIDIA V100")  # another name of it
+    AMD_MI300X = title_and_arch("AMD MI300X")
     AMD_MI300 = AMD_MI300X
 
 

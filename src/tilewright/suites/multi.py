@@ -19,7 +19,10 @@ from tilewright.errors import ArgumentError, DeviceError, TilewrightError
 from tilewright.suites.products import Shape
 from tilewright.suites.report import Column, Report, Row, told
 
-SIZES = {"cuda": ("8192", "4096x28672x8192", "16384x4096x4096", "1024x8192x8192"), "sim": ("32x16x24",)}
+SIZES: dict[Backend, tuple[str, ...]] = {
+    "cuda": ("8192", "4096x28672x8192", "16384x4096x4096", "1024x8192x8192"),
+    "sim": ("32x16x24",),
+}
 ROUNDS, BATCH_MS, MOST_CALLS = 15, 20.0, 200
 # Of the norm of the result, sums of the ranks' products in bfloat16 and in float32.
 _LIMITS = {"bfloat16": 1e-2, "float32": 1e-5}

@@ -82,7 +82,7 @@ class Inputs:
         self._tensors: list[int] = []
         self._scalars: list[tuple[int, tuple[type, ...]]] = []
         self._integers: list[int] = []
-        self.is_known = not schema.is_mutable  # a call that writes its inputs tells autograd of it
+        self.is_known: bool = not schema.is_mutable  # a call that writes its inputs tells autograd of it
         for place, argument in enumerate(schema.arguments):
             kind = str(argument.real_type)  # `type` calls an element type an int
             is_optional = kind.startswith("Optional[")

@@ -68,7 +68,7 @@ class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
         self._format = weights.format
         for name in ("packed", "scales", "zeros", "order"):
             self.register_buffer(name, getattr(weights, name))
-        self.bias = None if bias is None else torch.nn.Parameter(bias)
+        self.bias: torch.nn.Parameter | None = None if bias is None else torch.nn.Parameter(bias)
 
     @classmethod
     def from_linear(

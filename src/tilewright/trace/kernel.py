@@ -14,6 +14,7 @@ from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.ops import Atomic, AtRank, Cast, CastPair, Constant, Inside, Load, Store
 from tilewright.ir.thread_sets import ThreadSets
 from tilewright.source import SourceLocation
+from tilewright.tensors import Tensor
 from tilewright.trace.aliases import refuse_changed_copies
 from tilewright.trace.arrivals import refuse_endless_waits
 from tilewright.trace.heap import memory
@@ -100,19 +101,8 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
         ) from None
     except Exception as error:
         place = locate_error(error)
-        if isinstance(error, TypeError) and "'Scalar' object is not subscriptable" in str(error):
-            raise LanguageError(  # not a method of Scalar: NumPy takes what has __getitem__ for a sequence
-                "a number is indexed like an array",
-                location=place,
-                help="pass an array where the kernel has x[...]; a number is used as it is",
-            ) from None
         if isinstance(error, (TypeError, AttributeError)) and any(name in str(error) for name in _STAND_INS):
-            raise LanguageError(
-                f"{type(error).__name__}: {error}",
-                location=place,
-                help="device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); "
-                "NumPy and math work on numbers that are known while tracing",
-            ) from None
+            raise _misused(error, place) from None
         if isinstance(error, IndexError) and str(error).startswith("only integers, slices"):  # NumPy's
             raise LanguageError(
                 f"a NumPy array is indexed by what is not an integer known while tracing: {error}",
@@ -122,6 +112,33 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
             ) from None
         _annotate(error, tracer.name, place)
         raise
+
+
+def _misused(error: TypeError | AttributeError, place: SourceLocation | None) -> LanguageError:
+    """Return the error for a stand-in that is used as what it is not."""
+    text = str(error)
+    # Not methods of Scalar: NumPy takes what has __getitem__ for a sequence.
+    if "'Scalar' object is not subscriptable" in text:
+        summary, used = "a number is indexed like an array", "x[...]"
+    elif "'Scalar' has no len()" in text:
+        summary, used = "a number has no length", "len(x)"
+    elif "'Scalar'" in text and isinstance(error, AttributeError) and hasattr(Tensor, error.name or ""):
+        summary, used = f"a number has no {error.name!r}, which arrays have", f"x.{error.name}"
+    elif "'Index3'" in text:
+        return LanguageError(
+            f"three indices are used as one number: {text}",
+            location=place,
+            help="write tw.thread_idx.x, or .y or .z, and so of tw.block_idx, tw.block_dim and tw.grid_dim",
+        )
+    else:
+        return LanguageError(
+            f"{type(error).__name__}: {text}",
+            location=place,
+            help="device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); "
+            "NumPy and math work on numbers that are known while tracing",
+        )
+    help = f"pass an array where the kernel has {used}; a number is used as it is"
+    return LanguageError(summary, location=place, help=help)
 
 
 def _annotate(error: Exception, kernel: str, place: SourceLocation | None) -> None:

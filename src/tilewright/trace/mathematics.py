@@ -140,7 +140,11 @@ def _binary(kind: str, function: Any, a: Any, b: Any, host: str) -> Any:
     if _is_tensor(a) or _is_tensor(b):
         return _on_tensors(function, a, b)
     if isinstance(a, Scalar) or isinstance(b, Scalar):
-        return arithmetic(kind, a, b)
+        result = arithmetic(kind, a, b)
+        if result is NotImplemented:
+            other = b if isinstance(a, Scalar) else a
+            raise LanguageError(f"tw.{function.__name__} takes numbers and tensors, got {shown(other)}")
+        return result
     return _on_other(host, function, a, b)
 
 

@@ -415,8 +415,8 @@ def _pair(a: object, b: object) -> tuple[Scalar, Scalar, DType]:
     type = common_type(a, b)
     if type is float64:
         for x, other in ((a, b), (b, a)):
-            if is_numpy_number(x) and isinstance(other, Scalar):  # a host number may not be asked its class
-                note_wide_number(x, other.dtype, type)
+            if isinstance(other, Scalar) and other.dtype.is_float and other.dtype is not float64:
+                note_wide_number(x.value if isinstance(x, Scalar) else x, other.dtype)
     return as_scalar(a, type), as_scalar(b, type), type
 
 

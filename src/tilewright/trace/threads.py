@@ -78,6 +78,14 @@ class Index3:
             raise AttributeError(name)
         raise LanguageError(f"tw.{self._group} has no {name!r}", help="its axes are x, y and z")
 
+    @hiding_frames
+    def __index__(self) -> int:
+        raise LanguageError(f"tw.{self._group} is not an integer: it has one for each axis", help=self._way_out)
+
+    @property
+    def _way_out(self) -> str:
+        return f"write tw.{self._group}.x, or .y or .z"
+
     def __repr__(self) -> str:
         return f"tw.{self._group}"
 

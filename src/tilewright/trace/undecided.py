@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dis
+import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import LanguageError
 from tilewright.ir.ops import Constant
-from tilewright.trace.tracer import asked_by_user
+from tilewright.trace.tracer import asked_by_user, is_user_code
 
 if TYPE_CHECKING:
     from tilewright.dtypes import DType
@@ -17,6 +20,15 @@ _PRINT = "tw.device_print('x is', x) prints it when the kernel runs; repr(x) say
 
 def _undecided(what: str, help: str) -> LanguageError:
     return LanguageError(f"{what} is not known while the kernel is traced", help=help)
+
+
+def _is_subscript(frame: FrameType) -> bool:
+    """Say whether code of the user reads or writes x[...] at the moment."""
+    if not is_user_code(frame.f_code):
+        return False
+    found = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
+    # Python 3.14 has BINARY_OP [] for it.
+    return found is not None and ("SUBSCR" in found.opname or found.argrepr.startswith("["))
 
 
 class Undecided:
@@ -47,6 +59,12 @@ class Undecided:
     def __index__(self) -> int:
         if (known := self._known()) is not None and self.dtype.is_integer:
             return int(known)
+        if _is_subscript(sys._getframe(1)):
+            raise LanguageError(
+                "a device value indexes what is not an array",
+                help="pass an array where the kernel has x[...]: a number has no elements, and a list or a tuple is "
+                "indexed by what is known while tracing, such as indices of tw.static_range",
+            )
         raise _undecided(
             "the value of a device integer",
             "make it a tw.constexpr parameter, or a loop's index with tw.static_range, to know it while tracing",

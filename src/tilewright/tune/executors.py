@@ -55,8 +55,11 @@ class RemoteTuner:
         workers: int | None,
         progress: bool,
     ) -> None:
-        self.executor, self.job, self.device = executor, job, device
-        self.budget, self.progress = budget, progress
+        self.executor: Executor = executor
+        self.job: Job = job
+        self.device: str | None = device
+        self.budget: float | None = budget
+        self.progress: bool = progress
         self.times: dict[Config, float | None] = {}
         self.trials: dict[Config, Trial] = {}
         self._candidate = candidate

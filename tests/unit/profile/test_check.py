@@ -199,6 +199,28 @@ def test_a_numpy_number_that_widens_arithmetic_is_told(factor, dtype, told: bool
 
 
 @tw.kernel
+def scaled_by_an_argument(x, factor):
+    x[tw.thread_idx.x] = x[tw.thread_idx.x] * factor
+
+
+@pytest.mark.parametrize(
+    ("factor", "dtype", "told"),
+    [
+        (np.float64(0.5), tw.float32, True),
+        (0.5, tw.float32, False),
+        (np.float32(0.5), tw.float16, False),
+        (np.float64(0.5), tw.float64, False),
+    ],
+)
+def test_an_argument_that_widens_arithmetic_is_told(factor, dtype, told: bool) -> None:
+    arguments = (tw.spec(dtype, (32,)), factor)
+    found = [r for r in tw.check(scaled_by_an_argument, arguments, block=32) if r.kind == "wide-number"]
+    assert len(found) == told
+    if told:
+        assert "argument 'factor' is a NumPy float64" in found[0].message and "pass float(factor)" in found[0].message
+
+
+@tw.kernel
 def masked(dst, src, n):
     values = tw.registers(src.dtype, 4)
     tid = tw.thread_idx.x

@@ -64,7 +64,7 @@ def call(*arguments: str) -> Result:
 
 def test_a_rung_is_checked_and_counted(rungs: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
-    result = call("sgemm", "--rungs", "1", "--size", "20x36x24", "--backend", "sim", "--json", str(file))
+    result = call("sgemm", "--rungs", "1", "--size", "20x36x24", "--backend", "sim", "-o", str(file))
     assert result.exit_code == 0, result.output
     assert "01 naive" in result.output and "01 naive, again" in result.output and "normal" in result.output
     data = json.loads(file.read_text())
@@ -105,8 +105,8 @@ def test_rungs_take_what_element_types_they_name(rungs: Path) -> None:
         (["--size", "1000000"], "GiB of this machine are free"),
         (["--dtype", "int3"], "'int3' is not one of float32"),
         (["--backend", "cuda"], "no GPU can be used here"),
-        (["--json", "/nonexistent/x.json"], "the folder /nonexistent, to write x.json to, does not exist"),
-        (["--json", "/proc/x.json"], "cannot be written"),
+        (["-o", "/nonexistent/x.json"], "the folder /nonexistent, to write x.json to, does not exist"),
+        (["-o", "/proc/x.json"], "cannot be written"),
         (["--plot", "x.gif"], "a plot is one of .svg, .png, .pdf"),
     ],
 )
@@ -120,13 +120,10 @@ def test_bad_input(rungs: Path, arguments: list[str], message: str, monkeypatch:
 
 
 def test_json_to_stdout_is_json_alone(rungs: Path) -> None:
-    for arguments in (
-        "--size 8 --backend sim --json -",
-        "--size 8 --backend sim --json",
-        "--json --size 8 --backend sim",
-    ):
+    for arguments in ("--size 8 --backend sim --json", "--json --size 8 --backend sim"):
         result = CliRunner().invoke(main, f"bench sgemm --rungs 1 {arguments}".split())
         assert json.loads(result.stdout)["rows"][0]["name"] == "01 naive"
+        assert result.stderr == ""
 
 
 def test_a_plot_is_drawn(rungs: Path, tmp_path: Path) -> None:
@@ -145,7 +142,7 @@ def test_no_rungs_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_transpose_is_checked_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
-    result = call("transpose", "--size", "128", "--backend", "sim", "--json", str(file))
+    result = call("transpose", "--size", "128", "--backend", "sim", "-o", str(file))
     assert result.exit_code == 0, result.output
     rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
     assert rows["padded"]["bank_conflicts"] == rows["swizzled, 16 bytes"]["bank_conflicts"] == 0
@@ -164,7 +161,7 @@ def test_compile_needs_no_gpu(
         every = compiling.example_files
         monkeypatch.setattr(compiling, "example_files", lambda folder: [x for x in every(folder) if x.name in files])
     file = tmp_path / "c.json"
-    assert call("compile", "--arch", "sm_80", "--json", str(file)).exit_code == 0
+    assert call("compile", "--arch", "sm_80", "-o", str(file)).exit_code == 0
     rows = json.loads(file.read_text())["rows"]
     assert {row["name"] for row in rows} >= {"01_copy:copy_tiles", "03_matmul:matmul_row_major"}
     assert all(row["cached_ms"] < row["nvrtc_ms"] for row in rows)
@@ -216,7 +213,7 @@ def test_functions_and_kernels_of_a_file(tmp_path: Path) -> None:
     file.write_text(FILE)
 
     def rows(name: str, *more: str) -> list[dict]:
-        result = call(f"{file}:{name}", "--backend", "sim", "--json", str(out), *more)
+        result = call(f"{file}:{name}", "--backend", "sim", "-o", str(out), *more)
         assert result.exit_code == 0, result.output
         return json.loads(out.read_text())["rows"]
 
@@ -247,7 +244,7 @@ def test_ctrl_c_prints_what_is_known_and_writes_nothing(tmp_path: Path) -> None:
         + "import time\ndef slow():\n    return {'quick': work, 'endless': lambda: (print('ready', flush=True), time.sleep(60))}\n"
     )
     out.write_text("what was there")
-    command = [sys.executable, "-m", "tilewright", "bench", f"{file}:slow", "--backend", "sim", "--json", str(out)]
+    command = [sys.executable, "-m", "tilewright", "bench", f"{file}:slow", "--backend", "sim", "-o", str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen(
         command,

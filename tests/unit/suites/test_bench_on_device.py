@@ -95,7 +95,7 @@ def call(*arguments: str) -> Result:
 def test_the_ladder(gpu: Gpu, tmp_path: Path) -> None:
     out, plot = tmp_path / "out.json", tmp_path / "plot.png"
     drawing = ["--plot", str(plot)] if importlib.util.find_spec("matplotlib") else []
-    result = call("sgemm", "--size", "64", "--json", str(out), *drawing)
+    result = call("sgemm", "--size", "64", "-o", str(out), *drawing)
     assert result.exit_code == 0, result.output
     data = json.loads(out.read_text())
     assert data["facts"]["ceilings"]["flops_per_second"] == pytest.approx(50e12)
@@ -118,7 +118,7 @@ def test_checking_alone_times_nothing(gpu: Gpu) -> None:
 @pytest.mark.usefixtures("rung")
 def test_a_wrong_rung_is_not_timed(gpu: Gpu, tmp_path: Path) -> None:
     gpu.wrong = True
-    result = call("sgemm", "--size", "64", "--json", str(tmp_path / "out.json"))
+    result = call("sgemm", "--size", "64", "-o", str(tmp_path / "out.json"))
     assert result.exit_code == 1 and "wrong: the greatest error is" in result.output
     assert all("gflops" not in row for row in json.loads((tmp_path / "out.json").read_text())["rows"])
 
@@ -127,7 +127,7 @@ def test_a_wrong_rung_is_not_timed(gpu: Gpu, tmp_path: Path) -> None:
 def test_an_interrupt_tells_the_rounds_that_are_complete(gpu: Gpu, tmp_path: Path) -> None:
     assert call("sgemm", "--size", "64").exit_code == 0
     gpu.stop_after = len(gpu.launches) * 3 // 4  # as many again are launched, the checks and tunings among the first
-    result = call("sgemm", "--size", "64", "--json", str(tmp_path / "out.json"))
+    result = call("sgemm", "--size", "64", "-o", str(tmp_path / "out.json"))
     assert result.exit_code == 130 and "stopped" in result.output and "GFLOP/s" in result.output
     assert not (tmp_path / "out.json").exists()
 
@@ -141,14 +141,14 @@ def test_a_product_that_does_not_fit_is_refused(gpu: Gpu) -> None:
 
 def test_transpose_and_launch(gpu: Gpu, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    result = call("transpose", "--size", "128", "--json", str(out))
+    result = call("transpose", "--size", "128", "-o", str(out))
     assert result.exit_code == 0, result.output
     rows = json.loads(out.read_text())["rows"]
     assert [row["of_ceiling"] for row in rows] == pytest.approx([0.5] * 3, rel=1e-3)
     assert transposing.ROUNDS == len(
         json.loads(out.read_text())["facts"]["race"]["candidates"]["padded"]["milliseconds"]
     )
-    result = call("launch", "--json", str(out))
+    result = call("launch", "-o", str(out))
     assert result.exit_code == 0, result.output
     found = {row["name"]: row["microseconds"] for row in json.loads(out.read_text())["rows"]}
     assert found["the loop alone"] < found["prepared launch"]
@@ -160,7 +160,7 @@ def test_a_kernel_of_a_file(gpu: Gpu, tmp_path: Path) -> None:
         "import tilewright as tw\n@tw.kernel\ndef copy_stream(dst, src):\n    i = tw.thread_idx.x\n    dst[i] = src[i]\n"
         "def example_copy_stream():\n    v = tw.spec('float32', (4096,))\n    return 1, 32, (v, v)\n"
     )
-    result = call(f"{file}:copy_stream", "--json", str(out))
+    result = call(f"{file}:copy_stream", "-o", str(out))
     assert result.exit_code == 0, result.output
     (row,) = json.loads(out.read_text())["rows"]
     assert row["gigabytes_per_second"] == pytest.approx(3000, rel=1e-3)

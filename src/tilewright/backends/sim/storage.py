@@ -172,7 +172,7 @@ class GlobalStorage(FlatStorage):
         self.address: int = self.flat.__array_interface__["data"][0]  # of the lowest element
         self._offset, self._split = self.address // item, bool(self.address % item)
         # The byte of element index 0 in the allocation that the array is a part of.
-        self.place_in_allocation = 0 if self.empty else array.__array_interface__["data"][0] - _allocation(array)
+        self.place_in_allocation: int = 0 if self.empty else array.__array_interface__["data"][0] - _allocation(array)
 
     def _span(self, array: Array) -> Array:
         forward = array[tuple(slice(None, None, -1 if s < 0 else None) for s in self.strides)]
