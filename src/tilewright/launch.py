@@ -349,7 +349,8 @@ class Launcher(LauncherByName, LauncherShown):
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
         self.kernel: Kernel = kernel
-        self.grid, self.block = grid, block
+        self.grid: Extent = grid
+        self.block: Extent = block
         stream = kernel.options.stream
         handle = as_int(stream)
         self._stream = stream if handle is None else handle

@@ -268,7 +268,8 @@ class PreparedRun(Refused):
         self._run = run
         self._config = config
 
-    __repr__ = PreparedLaunch.__repr__
+    def __repr__(self) -> str:
+        return f"<prepared launch: grid {self._config.grid}, block {self._config.block}>"
 
     def __call__(self) -> None:
         self._run()

@@ -284,8 +284,10 @@ def test_types_of_the_wheel_are_complete(build: ModuleType, tmp_path: Path) -> N
         path.write_bytes(content)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     command = ["pyright", "--verifytypes", "tilewright", "--ignoreexternal", "--outputjson"]
-    output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
-    report = json.loads(output)["typeCompleteness"]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    if not ran.stdout.startswith("{"):  # it fetches a Node.js the first time
+        pytest.skip(f"pyright does not run here: {(ran.stderr or ran.stdout)[-300:]}")
+    report = json.loads(ran.stdout)["typeCompleteness"]
     assert Path(report["packageRootDirectory"]).is_relative_to(tmp_path)
     missing = tuple(f"tilewright.{name}." for name in ("torch", "jax") if importlib.util.find_spec(name) is None)
     exported = [
