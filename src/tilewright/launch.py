@@ -432,8 +432,7 @@ class Launcher(LauncherByName, LauncherShown):
         calls, is_final = replays.calls_of(plan.signature, observers, captures), compiled.is_settled()
 
         def launch_again(values: tuple[Any, ...]) -> bool:
-            call = known()
-            if call is None or observers or variant.forgotten != forgotten:
+            if (call := known()) is None or observers or variant.forgotten != forgotten:
                 return False
             # Once the compiled launcher is there, it takes the place of this.
             if (captures.watched and captures.changed()) or (not is_final and compiled.is_settled()):
