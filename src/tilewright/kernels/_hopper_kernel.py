@@ -38,7 +38,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     sD = results_buffer(plan, D)
     readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
     ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
-    order = Order() if plan.is_ping_pong else None
+    order = Order(plan.takes_turns) if plan.is_ping_pong else None
     peers = Peers(plan) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.begins_early:
@@ -178,9 +178,12 @@ def bring_columns(plan, matrix, smem, place, full, rank):
 class Order:
     """Who of the two consumers in ping-pong may multiply, and who may store: an mbarrier for each and both."""
 
-    def __init__(self):
-        self.multiplies, self.stores = tw.mbarrier(4, stages=CONSUMERS), tw.mbarrier(1, stages=CONSUMERS)
-        self.multiplies.buffer.name, self.stores.buffer.name = "multiplies", "stores"
+    def __init__(self, stores_by_turns=True):
+        self.multiplies = tw.mbarrier(4, stages=CONSUMERS)
+        self.multiplies.buffer.name = "multiplies"
+        if stores_by_turns:
+            self.stores = tw.mbarrier(1, stages=CONSUMERS)
+            self.stores.buffer.name = "stores"
 
 
 class Peers:
@@ -254,7 +257,7 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, operand
 
 @tw.function
 def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha, beta, rank):
-    """Compute a tile in each consumer, one multiplying while the other one stores."""
+    """Compute a tile in each consumer, one multiplying while the other one stores, or both."""
     consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
     other = 1 - consumer
     thread = plan.mma.get_slice(tw.thread_idx.x % WARPGROUP)
@@ -273,15 +276,20 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
         tw.wgmma_wait(0)
         state.release()
         state.advance(works.k_tiles)  # past the other one's tile
-        order.stores[consumer].wait(parity)
-        finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta, ready)
-        if plan.rows is not None:
-            tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
-        if tw.thread_idx.x % WARPGROUP == 0:
-            if plan.stores_boxes:
-                tw.tma_store_wait(0)  # the store has read the buffer
-            order.stores[other].arrive()
+        if plan.takes_turns:
+            order.stores[consumer].wait(parity)
+        owner = consumer if plan.own_buffers else 0
+        finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta, ready, owner)
+        if plan.takes_turns:
+            if plan.rows is not None:
+                tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
+            if tw.thread_idx.x % WARPGROUP == 0:
+                if plan.stores_boxes:
+                    tw.tma_store_wait(0)  # the store has read the buffer
+                order.stores[other].arrive()
         parity = parity ^ 1
+    if plan.own_buffers and plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+        tw.tma_store_wait(0)  # the buffer is there until its last store has read it
 
 
 @tw.function

@@ -16,11 +16,13 @@ def results_buffer(plan, D):
 class Pieces:
     """The parts of a consumer's tile, of which results are finished one after another.
 
-    `place` is the tile's row and column, counted in tiles, and its matrix of the batch.
+    `place` is the tile's row and column, counted in tiles, and its matrix of the batch. `owner` is the consumer whose
+    buffers the results pass through, where that is not the one that counts in the tile's rows.
     """
 
-    def __init__(self, plan, place, consumer):
+    def __init__(self, plan, place, consumer, owner=None):
         self.plan, self.place, self.consumer = plan, place, consumer
+        self.owner = consumer if owner is None else owner
         rows, columns = plan.part.tiler_mn
         self.parts, self.groups = plan.tile[1] // columns, plan.mma.size // WARPGROUP
         self.waves = plan.tile[0] // (rows * self.groups)
@@ -91,13 +93,13 @@ def varying_mode(matrix):
 
 
 @tw.function
-def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, ready=None):
+def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, ready=None, owner=None):
     """Compute the results of a consumer's accumulators and write them, `plan.part` at a time.
 
-    `ready` are the `Operands` of the tile, if they were begun before. Where D is divided by scales, those of a block of
-    columns come first, and its values are kept in the accumulators.
+    `ready` are the `Operands` of the tile, if they were begun before; `owner` as in `Pieces`. Where D is divided by
+    scales, those of a block of columns come first, and its values are kept in the accumulators.
     """
-    pieces = Pieces(plan, place, consumer)
+    pieces = Pieces(plan, place, consumer, owner)
     ready = Operands(plan, epilogue, operands, D, pieces) if ready is None else ready
     together = 1 if epilogue.scale is None else BLOCK // plan.part.tiler_mn[1]
     for wave in tw.static_range(pieces.waves):
@@ -197,15 +199,15 @@ def store_part(plan, out, sD, D, pieces, wave, part):
     """Write the results of a part."""
     number, where = wave * pieces.parts + part, pieces.where(wave, part)
     # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
-    begins_free = plan.is_ping_pong or plan.peers > 1
+    begins_free = plan.takes_turns or plan.peers > 1
     is_free = begins_free and number == 0
     if plan.stores_boxes:
-        buffer = sD[:, :, pieces.consumer * plan.buffers + number % plan.buffers]
+        buffer = sD[:, :, pieces.owner * plan.buffers + number % plan.buffers]
         reads = Reads(plan.buffers, pieces.count, begins_free)
         is_free = is_free or reads.free(number)
         store_boxes(plan, out, buffer, D, (*where, pieces.batch), is_free, reads.awaits(number), reads.commits(number))
     elif plan.rows is not None:
-        store_rows(plan, out, sD[:, :, pieces.consumer], D[:, :, pieces.batch], where, is_free)
+        store_rows(plan, out, sD[:, :, pieces.owner], D[:, :, pieces.batch], where, is_free)
     else:
         thread = plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
         tile = tw.local_tile(D[:, :, pieces.batch], plan.part.tiler_mn, where, guard=True)

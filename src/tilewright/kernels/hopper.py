@@ -25,6 +25,7 @@ from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
 from tilewright.kernels.hopper_plan import (
     CONSUMERS,
+    ROWS,
     SPARE_BYTES,
     THREADS,
     WARPGROUP,
@@ -273,7 +274,8 @@ def _configuration(
     """Return a configuration with as many stages as shared memory holds beside the results."""
     m, n = tile
     k = ROW // problem.a.dtype.bytes
-    d, groups = problem.d.dtype.bytes, 1 if is_ping_pong else CONSUMERS
+    d = problem.d.dtype.bytes
+    groups = 1 if is_ping_pong and (m > ROWS or n * d > 256) else CONSUMERS  # that have buffers for results
     results = 0 if is_swapped else 64 * max(min(256, n * d), n * d % 256) * groups
     stages = (arch.shared_bytes_optin - SPARE_BYTES - results) // ((m + n) * ROW + 16)
     warps = 4 * CONSUMERS, 1

@@ -90,7 +90,7 @@ class HopperPlan:
 
     `tile` is the kernel's own. `part` is the tile of registers of which results are finished at a time; where they
     leave by TMA (`stores_boxes`) or by `rows`, which a TMA cannot write, `smem_d` has so many such `buffers` for each
-    consumer.
+    consumer; those in ping-pong share them where each has not its own.
     `splits` parts of K go to a workspace;
     `peers` blocks of a cluster have parts of K whose sums the first one adds up.
     """
@@ -109,6 +109,7 @@ class HopperPlan:
     smem_a: ComposedLayout  # (M, K, stages)
     smem_b: ComposedLayout  # (N, K, stages)
     buffers: int  # for the results of a consumer
+    own_buffers: bool
     smem_d: ComposedLayout | Layout  # (M, N, buffers of all consumers)
     mma: TiledMMA
     part: TiledMMA
@@ -152,6 +153,11 @@ class HopperPlan:
         m, n, _ = self.tile
         rows, _ = self.mma.tiler_mn  # promoted sums are added for so many at a time
         return (m + rows * self.promotes * (1 + self.overlaps)) * n // self.mma.size
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether consumers in ping-pong store by turns, as they share the buffers of results."""
+        return self.is_ping_pong and not self.own_buffers and (self.stores_boxes or self.rows is not None)
 
     @property
     def begins_early(self) -> bool:
@@ -216,6 +222,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         _operand_layout(a, (m, k), configuration.stages, 1),
         _operand_layout(b, (n, k), configuration.stages, configuration.cluster),
         1,
+        groups > 1,
         tile_to_shape(rows_of, (ROWS, columns, groups)),
         mma,
         part,
@@ -225,9 +232,12 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         (a.dtype.bytes, d.bytes),
         scale_reads(problem, mma, (m, n), swapped),
     )
-    twice = replace(made, buffers=2, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
+    twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
     several = m * n > ROWS * columns * groups
-    return twice if boxes and several and twice.shared_bytes + SPARE_BYTES <= arch.shared_bytes_optin else made
+    if (boxes and several) or (stages and not several and groups == 1):
+        twice = replace(twice, buffers=2) if several else replace(twice, own_buffers=True)
+        return twice if twice.shared_bytes + SPARE_BYTES <= arch.shared_bytes_optin else made
+    return made
 
 
 def _epilogue(problem: Problem, swapped: bool) -> ElementEpilogue:
