@@ -53,9 +53,18 @@ def simulated_families() -> Sequence[Family]:
     return [family for family in FAMILIES if family.is_simulated] or FAMILIES
 
 
+def _order(candidate: Candidate) -> tuple[float, int, float]:
+    prediction = candidate.prediction
+    assert prediction is not None
+    return prediction.us, candidate.configuration.splits, prediction.compute_us
+
+
 def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate]) -> Candidate:
-    """Return the candidate that is predicted to be fastest, of equals the first; raise `ArgumentError` for none."""
-    legal = [(c.prediction.us, n) for n, c in enumerate(candidates) if c.prediction is not None]
+    """Return the candidate that is predicted to be fastest; raise `ArgumentError` for none.
+
+    Of those that take as long, because memory does, it is one of the fewest splits, and then of the least computing.
+    """
+    legal = [(_order(c), n) for n, c in enumerate(candidates) if c.prediction is not None]
     if not legal:
         by = "" if problem.parts is None else f" by {problem.parts}"
         raise ArgumentError(
@@ -65,7 +74,7 @@ def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate])
             if problem.weights is None
             else "multiply by weights.dequantised()",
         )
-    return candidates[min(legal)[1]]
+    return candidates[min(legal)[-1]]
 
 
 @dataclass(frozen=True, repr=False)

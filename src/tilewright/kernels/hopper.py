@@ -182,9 +182,10 @@ class Hopper(Family):
         steps = math.ceil(math.ceil(problem.k / k) / c.splits)
         busy = min(tiles, machine.multiprocessors)
         step = self.step_us(problem, c, busy, machine)
-        finish = m * n * _TILE_US
+        finish = m * n * _TILE_US * (1 + c.is_swapped)  # rows of D^T leave from registers, an element at a time
         if c.is_ping_pong:  # one consumer stores while the other one multiplies
-            compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * _TURN_US + finish
+            turn = _TURN_US / 2 if _is_one_part(problem, m, n) else _TURN_US  # the half is an estimate
+            compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
         compute += _CLUSTER_US * (c.cluster_size > 1)
@@ -268,6 +269,11 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
 
 
+def _is_one_part(problem: Problem, m: int, n: int) -> bool:
+    """Return whether a tile's results pass through shared memory at once: then each consumer has room for its own."""
+    return m <= ROWS and n * problem.d.dtype.bytes <= 256
+
+
 def _configuration(
     problem: Problem, tile: tuple[int, int], arch: Arch, is_ping_pong: bool, cluster: int, *, is_swapped: bool
 ) -> HopperConfiguration:
@@ -275,7 +281,7 @@ def _configuration(
     m, n = tile
     k = ROW // problem.a.dtype.bytes
     d = problem.d.dtype.bytes
-    groups = 1 if is_ping_pong and (m > ROWS or n * d > 256) else CONSUMERS  # that have buffers for results
+    groups = 1 if is_ping_pong and not _is_one_part(problem, m, n) else CONSUMERS  # that have buffers for results
     results = 0 if is_swapped else 64 * max(min(256, n * d), n * d % 256) * groups
     stages = (arch.shared_bytes_optin - SPARE_BYTES - results) // ((m + n) * ROW + 16)
     warps = 4 * CONSUMERS, 1
