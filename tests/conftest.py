@@ -20,6 +20,7 @@ import pytest
 from tests.helpers import slow
 
 _CACHE = "TILEWRIGHT_CACHE_DIR"
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers, and commands fold what they print to it
 
 # What `pytest -m quick` runs: the laws of layouts, generated files, whole messages, and a module for each room.
 QUICK = (

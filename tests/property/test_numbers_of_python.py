@@ -406,7 +406,7 @@ REFUSED = """
     np.where(x[0] < 0, 1, 2)                     truth
     pow(x[0], 2, 5)                              pow(a, b, c)
     round(x[0], 1)                               round(x, digits)
-    [10, 20, 30][x[0]]                           tw.constexpr
+    [10, 20, 30][x[0]]                           tw.static_range
     range(10)[x[0]]                              known
     len(range(x[0]))                             only the device knows
     x[0] + 2**70                                 does not fit

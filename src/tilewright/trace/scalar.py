@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from tilewright.arguments import given, shown
 from tilewright.dtypes import (
@@ -415,8 +415,9 @@ def _pair(a: object, b: object) -> tuple[Scalar, Scalar, DType]:
     type = common_type(a, b)
     if type is float64:
         for x, other in ((a, b), (b, a)):
-            if isinstance(other, Scalar) and other.dtype.is_float and other.dtype is not float64:
-                note_wide_number(x.value if isinstance(x, Scalar) else x, other.dtype)
+            # A number of the host may not be asked its type: it would be compiled in.
+            if is_typed(other) and (dtype := cast(Scalar, other).dtype).is_float and dtype is not float64:
+                note_wide_number(cast(Scalar, x).value if is_typed(x) else x, dtype)
     return as_scalar(a, type), as_scalar(b, type), type
 
 
