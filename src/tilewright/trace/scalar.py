@@ -416,8 +416,8 @@ def _pair(a: object, b: object) -> tuple[Scalar, Scalar, DType]:
     if type is float64:
         for x, other in ((a, b), (b, a)):
             # A number of the host may not be asked its type: it would be compiled in.
-            if is_typed(other) and (dtype := cast(Scalar, other).dtype).is_float and dtype is not float64:
-                note_wide_number(cast(Scalar, x).value if is_typed(x) else x, dtype)
+            if is_typed(other) and (dtype := cast("Scalar", other).dtype).is_float and dtype is not float64:
+                note_wide_number(cast("Scalar", x).value if is_typed(x) else x, dtype)
     return as_scalar(a, type), as_scalar(b, type), type
 
 
