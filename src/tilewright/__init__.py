@@ -91,6 +91,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("philox", "rand", "rand4x", "randn", "randn4x", "randint", "randint4x"),
     ),
     "products": ("matmul",),
+    "kernels.dropout": ("dropout",),
     "kernels.attention": ("attention", "attention_backward"),
     "kernels.losses": ("cross_entropy", "cross_entropy_backward"),
     "kernels.permute": ("permute",),

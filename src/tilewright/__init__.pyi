@@ -47,6 +47,7 @@ from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
 from tilewright.kernels.attention import attention as attention
 from tilewright.kernels.attention import attention_backward as attention_backward
+from tilewright.kernels.dropout import dropout as dropout
 from tilewright.kernels.grouped import grouped_matmul as grouped_matmul
 from tilewright.kernels.losses import cross_entropy as cross_entropy
 from tilewright.kernels.losses import cross_entropy_backward as cross_entropy_backward

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._further_kernel import reduce_tile, scale_tile
+from tilewright.kernels._places_kernel import Places
 from tilewright.kernels.problem import BLOCK
 
 
 @tw.function
-def finish(plan, acc, thread, D, operands, block, alpha, beta):
-    """Compute and write the block's tile of D, and what it has of further results, from its accumulators."""
+def finish(plan, acc, thread, D, operands, block, alpha, beta, batch=0):
+    """Compute and write the block's tile of D, and what it has of further results, from its accumulators.
+
+    D is matrix `batch` of the batch.
+    """
     operands, further = plan.where_stored(operands)
     scales = None
     if plan.scale is not None:  # what a row of D is multiplied by, for each block of columns
         scales = tw.shared(tw.float32, tw.Layout((plan.smem.shape[0], plan.smem.shape[1] // BLOCK)))
     for n in tw.static_range(len(further)):
         if plan.further[n].operation is not None:
-            finish_reduced(plan, n, acc, thread, D, operands, further[n], block, alpha, beta, scales)
-    if operands or further:
-        finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, scales)
+            finish_reduced(plan, n, acc, thread, D, operands, further[n], block, alpha, beta, scales, batch)
+    if operands or further or plan.places:
+        finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, scales, batch)
     else:
         finish_fragments(plan, acc, thread, D, block, alpha, beta)
 
@@ -47,7 +51,7 @@ def finish_fragments(plan, acc, thread, D, block, alpha, beta):
 
 
 @tw.function
-def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, scales):
+def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, scales, batch):
     """Apply the epilogue to one vector of a row of D after another."""
     sums = tw.shared(acc.dtype, plan.smem)
     tw.copy(acc, thread.partition_C(sums))
@@ -56,8 +60,8 @@ def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, sca
     storer = plan.store.get_slice(thread.thread)
     source, target = by_elements(plan, sums, thread), storer.partition_D(tw.local_tile(D, tile, block))
     addends = [by_elements(plan, tw.local_tile(x, tile, block), thread) for x in operands]
-    places = [n for n in range(len(further)) if plan.further[n].operation is None]
-    stores = [by_elements(plan, tw.local_tile(further[n], tile, block), thread) for n in places]
+    stored = [n for n in range(len(further)) if plan.further[n].operation is None]
+    stores = [by_elements(plan, tw.local_tile(further[n], tile, block), thread) for n in stored]
     row, column = storer.partition_D(tw.local_tile(tw.identity_tensor(D.shape), tile, block))[0]
     down, along = plan.store.tile_shape
     # Where vectors may end early the code for one is long, and is not repeated.
@@ -72,22 +76,23 @@ def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, sca
             if scales is not None:
                 at_row, at_column = row + i * down - block[0] * tile[0], column + j * along - block[1] * tile[1]
                 factor = scales[at_row, at_column // BLOCK]
+            places = places_of_vector(row + i * down, column + j * along, batch, results)
             for n in tw.static_range(tw.size(results)):
-                found = plan.apply_all(values[n], alpha, beta, [x[n] for x in elements])
+                found = plan.apply_all(values[n], alpha, beta, [x[n] for x in elements], places.at(0, n))
                 results[n] = (found[0] if factor is None else found[0] * factor).to(D.dtype)
                 rest = plan.further_values(found)
-                for place, other in zip(places, others, strict=True):
-                    other[n] = rest[place]
+                for number, other in zip(stored, others, strict=True):
+                    other[n] = rest[number]
             if guarded:
                 tw.copy(plan.store, results, target[:, i, j], count=count)
             else:
                 tw.copy(plan.store, results, target[:, i, j])
-            for other, stored in zip(others, stores, strict=True):
-                store_some(other, stored[:, i, j], count)
+            for other, part in zip(others, stores, strict=True):
+                store_some(other, part[:, i, j], count)
 
 
 @tw.function
-def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta, scales):
+def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta, scales, batch):
     """Reduce the values of further result `n` in the block's tile, through the same shared memory."""
     sums = tw.shared(acc.dtype, plan.smem)
     tw.copy(acc, thread.partition_C(sums))
@@ -105,8 +110,9 @@ def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta
             count = tw.where(row + i * down < D.shape[0], D.shape[1] - column - j * along, 0) if guarded else None
             elements = [load_some(x[:, i, j], count) for x in addends]
             values, results = load_some(source[:, i, j], None), tw.registers(reduced.dtype, source[:, 0, 0].shape)
+            places = places_of_vector(row + i * down, column + j * along, batch, results)
             for e in tw.static_range(tw.size(values)):
-                found = plan.apply_all(values[e], alpha, beta, [x[e] for x in elements])
+                found = plan.apply_all(values[e], alpha, beta, [x[e] for x in elements], places.at(0, e))
                 results[e] = plan.further_values(found)[n]
             tw.copy(results, reduced_parts[:, i, j])
     tw.sync_threads()
@@ -115,6 +121,11 @@ def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta
     else:
         reduce_tile(plan.further[n], reduced, D.shape, block, thread.thread, plan.store.size, target)
     tw.sync_threads()  # the memory is written again
+
+
+def places_of_vector(row, column, batch, vector):
+    """Return the places of a vector of a row of D, which begins at a multiple of its length."""
+    return Places(row, column, batch, zeros=tw.size(vector) - 1)
 
 
 def by_elements(plan, tensor, thread):

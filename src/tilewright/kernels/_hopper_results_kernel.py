@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._further_kernel import over_quad, reduce_part, scale_of
+from tilewright.kernels._places_kernel import Places
 from tilewright.kernels.hopper_plan import WARPGROUP
 from tilewright.kernels.problem import BLOCK
 
@@ -39,6 +40,15 @@ class Pieces:
         thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
         identity = tw.local_tile(tw.identity_tensor(extents), self.plan.part.tiler_mn, self.where(wave, part))
         return thread.partition_C(identity)[0]
+
+    def places(self, extents, wave, part):
+        """Return the places of the thread's results of a part, and of each how far it is from the first."""
+        steps = self.plan.part.get_slice(0).partition_C(tw.identity_tensor(self.plan.part.tiler_mn))
+        # A quad has pairs of columns side by side: two bits of the first column are the thread's. Parts of 16 columns
+        # begin with four bits 0 beside these, and so on.
+        columns = self.plan.part.tiler_mn[1]
+        first = Places(*self.first(extents, wave, part), self.batch, zeros=(columns & -columns) - 1 & 0b11001)
+        return first, [steps[i] for i in range(tw.size(steps))]
 
 
 class Operands:
@@ -107,7 +117,7 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, r
             scales = None if epilogue.scale is None else RowScales(plan, D)
             for part in tw.static_range(first, first + together):
                 where, elements = pieces.where(wave, part), ready.take(wave, part)
-                out, others = compute_part(plan, epilogue, acc, (wave, part), D, elements, alpha, beta)
+                out, others = compute_part(plan, epilogue, acc, pieces, (wave, part), D, elements, alpha, beta)
                 if scales is None:
                     store_part(plan, out, sD, D, pieces, wave, part)
                 put_others(plan, epilogue, others, operands, where, pieces.batch, D.shape[:2], scales)
@@ -123,7 +133,7 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, r
 
 
 @tw.function
-def compute_part(plan, epilogue, acc, place, D, elements, alpha, beta):
+def compute_part(plan, epilogue, acc, pieces, place, D, elements, alpha, beta):
     """Return the results of a part, and the values of further results; `elements` are the operands'.
 
     Where D is divided by scales, the values of D take the accumulators' place.
@@ -132,9 +142,11 @@ def compute_part(plan, epilogue, acc, place, D, elements, alpha, beta):
     out = tw.registers(D.dtype, plan.part.partition_shape(plan.part.tiler_mn, "C"))
     others = [tw.registers(x.dtype, out.shape) for x in epilogue.further]
     count = tw.size(out)
+    places, steps = pieces.places(D.shape[:2], wave, part) if epilogue.places else (None, None)
     for i in tw.static_range(count):
         value = of_part(acc, i, wave, part * count)
-        found = epilogue.apply_all(value, alpha, beta, [x[i] for x in elements])
+        where = None if places is None else places.at(*steps[i])
+        found = epilogue.apply_all(value, alpha, beta, [x[i] for x in elements], where)
         if epilogue.scale is None:
             out[i] = found[0].to(D.dtype)
         else:

@@ -110,7 +110,7 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     pipe.drain()
     if plan.parts is not None:
         mend(plan, acc, thread, A, B, (m_block, n_block), (tiles_a.begin * plan.a.depth, tiles_a.depth))
-    finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta)
+    finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta, matrix)
 
 
 def block_of(plan, extents):

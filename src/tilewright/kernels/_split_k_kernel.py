@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tilewright as tw
+from tilewright.kernels._places_kernel import Places
 
 
 @tw.kernel
@@ -41,7 +42,8 @@ def add_splits(D, sums, alpha, beta, plan: tw.constexpr, *operands):
                     total[0, i] += shared[lane, i, w]
     if (way == 0) and (batch < batches):
         out = tw.registers(D.dtype, total.shape)
+        places = Places(row, group * width, batch, zeros=width - 1)
         for i in tw.static_range(width):
             given = [x[row, group * width + i, batch] for x in operands]
-            out[0, i] = epilogue.bind(numbers).apply(total[0, i], alpha, beta, given).to(D.dtype)
+            out[0, i] = epilogue.bind(numbers).apply(total[0, i], alpha, beta, given, places.at(0, i)).to(D.dtype)
         tw.copy(out, tw.local_tile(D[:, :, batch], (1, width), (row, group)))

@@ -49,4 +49,4 @@ def stream_matrix(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         if not is_last:
             tw.copy(coming_w, held_w)
             tw.copy(coming_x, held_x)
-    finish_block(plan, acc, thread, warp, D, rest, operands[end:], (m_block, n_block), alpha, beta)
+    finish_block(plan, acc, thread, warp, D, rest, operands[end:], (m_block, n_block, batch), alpha, beta)

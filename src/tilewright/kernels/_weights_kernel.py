@@ -12,6 +12,7 @@ the result to the total:
 from __future__ import annotations
 
 import tilewright as tw
+from tilewright.kernels._places_kernel import Places
 
 
 class Lane:
@@ -94,11 +95,11 @@ def number(zero):
 
 
 @tw.function
-def finish_elements(plan, total, D, operands, place, alpha, beta):
+def finish_elements(plan, total, D, operands, place, alpha, beta, batch):
     """Write an element of D, where D has it, from its sum."""
     if (place[0] < D.shape[0]) and (place[1] < D.shape[1]):
         elements = [x[place] for x in operands]
-        D[place] = plan.apply(total, alpha, beta, elements).to(D.dtype)
+        D[place] = plan.apply(total, alpha, beta, elements, Places(*place, batch).at()).to(D.dtype)
 
 
 @tw.kernel
@@ -162,7 +163,7 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             for source, target in zip(coming, held, strict=True):
                 tw.copy(source, target)
 
-    finish_block(plan, acc, thread, warp, D, rest, numbers, (m_block, n_block), alpha, beta)
+    finish_block(plan, acc, thread, warp, D, rest, numbers, (m_block, n_block, batch), alpha, beta)
 
 
 @tw.kernel
@@ -240,7 +241,7 @@ def multiply_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                 tw.copy(coming[t][1], zeros[t])
 
     pipe.drain()
-    finish_block(plan, acc, thread, share, D, rest, numbers, (m_block, n_block), alpha, beta)
+    finish_block(plan, acc, thread, share, D, rest, numbers, (m_block, n_block, batch), alpha, beta)
 
 
 def taken_apart(plan, operands):
@@ -259,7 +260,7 @@ def finish_block(plan, acc, thread, share, D, operands, numbers, block, alpha, b
     for i in tw.range(tw.thread_idx.x, plan.columns * plan.tokens, plan.threads):
         column, token = i % plan.columns, i // plan.columns
         place = block[0] * plan.tokens + token, block[1] * plan.columns + column
-        finish_elements(epilogue, sums[column, token, :].reduce("add"), D, operands, place, alpha, beta)
+        finish_elements(epilogue, sums[column, token, :].reduce("add"), D, operands, place, alpha, beta, block[2])
 
 
 def block_of(plan, extents):

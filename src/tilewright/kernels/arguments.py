@@ -70,18 +70,25 @@ class Inputs:
         return [place for place, info in enumerate(self.arrays) if info is not None]
 
 
+# The row of the result, counted through its batch, that a launch begins with, and how many rows further one step along
+# the mode of D that the rows are is, and one matrix of D.
+Rows = tuple[int, int, int]
+_ROW = 1 << 32  # the stride of rows where that of columns is 1
+
+
 @dataclass(frozen=True)
 class ArrangedProblem:
     """A call's problem and how its arrays lie for it; `arrangement` is None where there is nothing to compute.
 
     `inputs` has a result, also one that is still to be made. `operands` are the places of what the kernel gets beside
-    D, A and B, in order.
+    D, A and B, in order. `rows` has the rows of the result in each launch, where the epilogue drops elements.
     """
 
     problem: Problem
     inputs: Inputs
     arrangement: Arrangement | None
     operands: tuple[int, ...]
+    rows: tuple[Rows, ...] = ()
 
 
 def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
@@ -122,11 +129,18 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
             f"also asks for scales, and the result is {types.out}",
             help="scales are for results of 8-bit floats: out_dtype=tw.float8_e4m3fn",
         )
-    arrangement = None
+    arrangement: Arrangement | None = None
+    rows: tuple[Rows, ...] = ()
+    is_placed = options.function is not None and options.function.is_placed
     if 0 not in extents.result:
         steps = [*(strides[place] for place in addends), *(_further_strides(one, extents) for one in further.values())]
         factors = (a.shape, a.strides), (b.shape, b.strides)
-        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=not is_reduced)
+        steps += [_place_strides(extents)] * is_placed
+        # A batch may become rows, but no columns: if there is only one column, it could.
+        folds = not is_reduced and not (is_placed and extents.n == 1)
+        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=folds)
+        if is_placed:
+            arrangement, rows = _numbered(arrangement)
     is_swapped = arrangement is not None and arrangement.is_swapped
     if has_scales and is_swapped:
         raise ArgumentError("also asks for scales, and out is contiguous along columns", help="give out row-major")
@@ -143,8 +157,23 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         blocks=tuple(Blocks("A" if x.of_a is not is_swapped else "B", x.rows) for x in blocks.values()),
         sums_stay=types.sums_stay,
         further=tuple(one.of(reduced_type(types.accumulator, out.dtype), is_swapped) for one in further.values()),
+        places=("M" if is_swapped else "N") if is_placed else None,
     )
-    return ArrangedProblem(problem, inputs, arrangement, operands)
+    return ArrangedProblem(problem, inputs, arrangement, operands, rows)
+
+
+def _place_strides(extents: Extents) -> Shape:
+    """Return the strides of an array of all modes of the result that has row * 2^32 + column as its elements."""
+    batch = [step * extents.m * _ROW for step in row_major(extents.batch)]
+    return (*batch, *(_ROW,) * extents.rows, *(1,) * extents.columns)
+
+
+def _numbered(found: Arrangement) -> tuple[Arrangement, tuple[Rows, ...]]:
+    """Take the array of `_place_strides`, the last operand, out of an arrangement, and return the rows by it."""
+    *operands, places = found.operands
+    step, of_batch = places.strides[1 if found.is_swapped else 0] // _ROW, places.strides[2] // _ROW
+    rows = tuple((offsets[-1] // _ROW, step, of_batch) for offsets in found.offsets)
+    return replace(found, operands=tuple(operands), offsets=tuple(x[:-1] for x in found.offsets)), rows
 
 
 def further_infos(

@@ -81,7 +81,7 @@ class CallPlan:
         `captured` are the numbers that the epilogue captures.
         """
         alpha, beta = self.scale(alpha), self.scale(beta)
-        arrangement, kernel = self.arranged.arrangement, self.kernel
+        arrangement, kernel, rows = self.arranged.arrangement, self.kernel, self.arranged.rows
         if arrangement is None or kernel is None:
             return
         starts = self.starts
@@ -90,8 +90,10 @@ class CallPlan:
             for overlap in self.overlaps:
                 if overlap.low < result_pointer - values[starts[overlap.place]] < overlap.high:
                     self._check_overlap(overlap, values[starts[overlap.place]], result_pointer)
-        numbers = [use.value(captured) for use in kernel.numbers] if kernel.numbers else ()
+        numbers: Sequence[Any] = [use.value(captured) for use in kernel.numbers] if kernel.numbers and not rows else ()
         for n, pick in enumerate(self._picks):
+            if rows:
+                numbers = [use.value((*captured, *rows[n])) for use in kernel.numbers]
             if pick is not None:
                 pointers = (result_pointer, *pick(values))
             else:

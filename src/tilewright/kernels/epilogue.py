@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tilewright.atoms import UniversalCopy
 from tilewright.dtypes import DType
 from tilewright.errors import LanguageError
+from tilewright.kernels._places_kernel import Place
 from tilewright.kernels.problem import Further, Problem
 from tilewright.layout import ComposedLayout, Layout, Swizzle
 from tilewright.tiled import TiledCopy, make_tiled_copy
@@ -24,7 +25,8 @@ class ElementEpilogue:
     """D = function(alpha * scales... * accumulators + beta * C + bias, further elements...), rounded once.
 
     The operands arrive in this order: as many scales as `scales` says, C, bias, those of the function, where `further`
-    results go, and then the `numbers` that the function uses.
+    results go, and then the `numbers` that the function uses. Where the function drops elements, `places` is the mode
+    of D that the columns of the result are.
     """
 
     has_c: bool
@@ -33,14 +35,22 @@ class ElementEpilogue:
     numbers: tuple[NumberUse, ...] = field(default=(), kw_only=True)
     scales: int = field(default=0, kw_only=True)
     further: tuple[Further, ...] = field(default=(), kw_only=True)
+    places: Literal["M", "N"] | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, problem: Problem) -> ElementEpilogue:
         """Return the epilogue of a problem, whose numbers are not known yet."""
         function: Any = problem.epilogue  # Any: hashable and called, which no type says
         return ElementEpilogue(
-            problem.has_c, problem.has_bias, function, scales=len(problem.scales), further=problem.further
-        )
+            problem.has_c, problem.has_bias, function,
+            scales=len(problem.scales), further=problem.further, places=problem.places,
+        )  # fmt: skip
+
+    @property
+    def transposed(self) -> Self:
+        """The epilogue of a kernel that computes the transpose of D."""
+        places: dict[str | None, Literal["M", "N"]] = {"M": "N", "N": "M"}
+        return replace(self, further=tuple(x.transposed for x in self.further), places=places.get(self.places))
 
     def bind(self, numbers: Sequence[Scalar]) -> Self:
         """Return the plan for a kernel that was given these numbers."""
@@ -49,12 +59,16 @@ class ElementEpilogue:
             return self
         return replace(self, function=function.bind(self.numbers, numbers))
 
-    def apply(self, total: Any, alpha: Any, beta: Any, elements: list[Any]) -> Any:  # Any: device numbers
+    def apply(
+        self, total: Any, alpha: Any, beta: Any, elements: list[Any], place: Place | None = None
+    ) -> Any:  # Any: device numbers
         """Return the result for one element of D, from its accumulator and the operands' elements there."""
-        return self.apply_all(total, alpha, beta, elements)[0]
+        return self.apply_all(total, alpha, beta, elements, place)[0]
 
-    def apply_all(self, total: Any, alpha: Any, beta: Any, elements: list[Any]) -> tuple[Any, ...]:
-        """Return the result for one element of D, and the values of further results."""
+    def apply_all(
+        self, total: Any, alpha: Any, beta: Any, elements: list[Any], place: Place | None = None
+    ) -> tuple[Any, ...]:
+        """Return the result for one element of D, at a place, and the values of further results."""
         rest = list(elements[self.scales :])
         total = alpha * total
         for scale in elements[: self.scales]:
@@ -63,7 +77,8 @@ class ElementEpilogue:
             total = beta * rest.pop(0).to(total.dtype) + total
         if self.has_bias:
             total = total + rest.pop(0).to(total.dtype)
-        found = total if self.function is None else self.function(total, *rest)
+        where = {} if self.places is None else {"place": place, "mode": self.places}
+        found = total if self.function is None else self.function(total, *rest, **where)
         values = found if isinstance(found, tuple) else (found,) * (1 + len(self.further))
         if len(values) != 1 + len(self.further):
             raise LanguageError(
@@ -112,7 +127,8 @@ def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> Epil
     beside = min(columns // width, threads)
     atom = UniversalCopy(width * problem.d.dtype.bits)
     # Padded by 8 elements, rows that a warp writes at once begin in different banks; 16 keep bytes aligned to 16.
-    staged = problem.accumulator if problem.operands or problem.further else problem.d.dtype
+    is_staged = problem.operands or problem.further or problem.places
+    staged = problem.accumulator if is_staged else problem.d.dtype
     row = columns + (16 if staged.bits == 8 else 8)
     function: Any = problem.epilogue  # Any: hashable and called, which no type says
     return EpiloguePlan(
@@ -126,6 +142,7 @@ def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> Epil
         guard_columns=problem.n % columns != 0,
         scales=len(problem.scales),
         further=problem.further,
+        places=problem.places,
     )
 
 

@@ -22,12 +22,15 @@ from functools import cache
 from typing import Any, NamedTuple  # Any: whatever the user's variables hold
 
 from tilewright.arch import Arch
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, int32, uint32
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.freezing import freeze
 from tilewright.frontend.captures import UNASSIGNED, captured_variables, global_names, package_of
 from tilewright.frontend.rewrite import function as traced_function
 from tilewright.ir.core import Value
+from tilewright.ir.facts import unknown
+from tilewright.kernels._places_kernel import Place, Places
+from tilewright.kernels.dropout import Dropout
 from tilewright.runtime.arrays import adapter_for
 from tilewright.runtime.plan import scalar_type
 from tilewright.runtime.recent import Recent
@@ -40,6 +43,7 @@ from tilewright.trace.host_numbers import (
     captured_number,
     number_kind,
 )
+from tilewright.trace.mathematics import where
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import Tracer, run
 
@@ -52,9 +56,12 @@ class _Template:
     `constants` are the places of numbers that have to be compiled in. It grows when a function needs another's value.
     """
 
-    def __init__(self, name: str, build: _Node, kinds: Sequence[NumberKind], constants: frozenset[int]) -> None:
+    def __init__(
+        self, name: str, build: _Node, kinds: Sequence[NumberKind], constants: frozenset[int], seeds: Sequence[_Node]
+    ) -> None:
         self.name = name
         self.build = build
+        self.seeds = tuple(seeds)
         self.kinds: tuple[NumberKind, ...] = tuple(kinds)
         self.constants = constants
 
@@ -78,16 +85,33 @@ class ElementFunction:
         self._constants = constants
         self._uses: dict[tuple[DType, ...], tuple[NumberUse, ...]] = {}
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether it has to be told where its element is: it drops elements."""
+        return bool(self._template.seeds)
+
     def __call__(self, accumulator: Any, *elements: Any) -> Scalar | tuple[Scalar, ...]:
         return self.apply(accumulator, elements, Uses({}))
 
-    def apply(self, accumulator: Any, elements: Sequence[Any], uses: Uses) -> Scalar | tuple[Scalar, ...]:
-        """Return the result for an accumulator, or several; `uses` has the numbers that are not compiled in."""
+    def apply(
+        self, accumulator: Any, elements: Sequence[Any], uses: Uses, place: Place | None = None, mode: str | None = None
+    ) -> Scalar | tuple[Scalar, ...]:
+        """Return the result for an accumulator, or several; `uses` has the numbers that are not compiled in.
+
+        A function that is placed is told its `place`, and which `mode` of D the result's columns are.
+        """
+        kinds, seeds = self._template.kinds, self._template.seeds
         numbers = [
             self._constants[place] if place in self._constants else HostNumber(captured_number(place), kind, uses)
-            for place, kind in enumerate(self._template.kinds)
+            for place, kind in enumerate(kinds)
         ]
-        result = self._template.build(_Given(elements, numbers))(accumulator)
+        given = _Given(elements, numbers, [])
+        if seeds:
+            assert place is not None, self
+            rows = [uses.scalar(use) for use in _row_uses(len(kinds))]
+            # Here, as what is computed in a branch of the function would not be there for the next element.
+            given.bits.extend(place.bits(n, as_scalar(seed(given)), mode, rows) for n, seed in enumerate(seeds))
+        result = self._template.build(given)(accumulator)
         if issubclass(type(result), (tuple, list)):  # not isinstance, which what stands for a number takes note of
             return tuple([self._number(value) for value in result])
         return self._number(result)
@@ -103,7 +127,7 @@ class ElementFunction:
     def bind(self, uses: Sequence[NumberUse], numbers: Sequence[Scalar]) -> Callable[..., Scalar | tuple[Scalar, ...]]:
         """Return the function in a kernel that was given these numbers for those uses."""
         given = Uses(dict(zip(uses, numbers, strict=True)))
-        return lambda accumulator, *elements: self.apply(accumulator, elements, given)
+        return lambda accumulator, *elements, **where: self.apply(accumulator, elements, given, **where)
 
     def uses(self, accumulator: DType, elements: tuple[DType, ...], arch: Arch) -> tuple[NumberUse, ...]:
         """Return what of its numbers a kernel is given, for accumulators and elements of these types.
@@ -118,21 +142,25 @@ class ElementFunction:
         return found
 
     def _find_uses(self, accumulator: DType, elements: tuple[DType, ...], arch: Arch) -> tuple[NumberUse, ...]:
-        if len(self._constants) == len(self._template.kinds):
-            return ()
+        kinds = self._template.kinds
+        rows = _row_uses(len(kinds)) if self.is_placed else ()
+        if len(self._constants) == len(kinds):
+            return rows
         uses = Uses()
         first, *rest = (Scalar(Value(x, None)) for x in (accumulator, *elements))
+        row, column, batch = (Scalar(Value(int32, None, unknown(int32))) for _ in range(3))
+        where = Places(row, column, batch).at() if rows else None
         try:
-            run(Tracer(self.name, arch, None), self.apply, (first, rest, uses), {})
+            run(Tracer(self.name, arch, None), self.apply, (first, rest, uses, where), {})
         except NeedsConstant:
             pass
         except Exception:
             # Whatever it is, the kernel's own trace meets it with the numbers themselves, and tells where.
-            uses.constants |= set(range(len(self._template.kinds)))
+            uses.constants |= set(range(len(kinds)))
         if uses.constants:  # also where the user's code caught what was raised
             self._template.constants |= uses.constants
             raise NeedsConstant(self.name)
-        return tuple(uses.recorded)
+        return tuple(dict.fromkeys((*rows, *uses.recorded)))
 
     def __repr__(self) -> str:
         return f"<epilogue {self.name}>"
@@ -163,6 +191,20 @@ class _Given(NamedTuple):
 
     elements: Sequence[Any]
     numbers: Sequence[Any]
+    bits: list[Any]  # of each of its seeds, the element's
+
+
+_OF_DROPOUT = ("seed", "threshold", "scale")
+
+
+def _dropped(bits: Scalar, threshold: Any, scale: Any, x: Any) -> Any:
+    """Return what becomes of an element with these random bits."""
+    return where(bits >= threshold, as_scalar(x) * scale, 0)
+
+
+def _row_uses(count: int) -> tuple[NumberUse, ...]:
+    """Return the parameters by which a kernel knows rows of the result, behind `count` captured numbers."""
+    return tuple([NumberUse(captured_number(count + n), uint32) for n in range(3)])
 
 
 _templates: Recent[Hashable, _Template] = Recent(MAX_KNOWN)
@@ -189,8 +231,9 @@ def captured(target: object) -> Captured:
         _check_parameters(target)
         kinds = reader.kinds
         constants = frozenset() if reader.is_transparent else frozenset(range(len(kinds)))
-        template = _Template(_name(target), _Skeleton(reader).node(target, is_root=True), kinds, constants)
-        template = _templates.add(key, template)
+        skeleton = _Skeleton(reader)
+        root = skeleton.node(target, is_root=True)
+        template = _templates.add(key, _Template(_name(target), root, kinds, constants, skeleton.seeds))
     return Captured(template, template.function(numbers), tuple(reader.arrays), tuple(reader.names), numbers)
 
 
@@ -250,6 +293,8 @@ class _Reader:
             self.numbers.append(value)
             self.kinds.append(kind)
             return kind
+        if type(value) is Dropout:
+            return ("dropout", *(self.key(n, getattr(value, n)) for n in _OF_DROPOUT))
         if adapter_for(value) is not None:
             slot = self.slots.get(id(value))
             if slot is None:
@@ -312,6 +357,7 @@ class _Skeleton:
         self._open: set[int] = set()
         self._numbers = 0  # met so far, in the order in which the reader met them
         self._attributes: set[str] = set()  # that the functions met so far read, of whatever object
+        self.seeds: list[_Node] = []
 
     def node(self, value: Any, *, is_root: bool = False) -> _Node:
         """Return what makes the value anew, given what stands for arrays and numbers."""
@@ -322,6 +368,11 @@ class _Skeleton:
             place = self._numbers
             self._numbers += 1
             return lambda given: given.numbers[place]
+        if type(value) is Dropout:
+            seed, *others = (self.node(getattr(value, name)) for name in _OF_DROPOUT)
+            number = len(self.seeds)
+            self.seeds.append(seed)
+            return lambda given: functools.partial(_dropped, given.bits[number], *[node(given) for node in others])
         if isinstance(value, types.FunctionType):
             return self._function(value, is_root)
         if isinstance(value, functools.partial):

@@ -260,7 +260,7 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         shapes = [shape for shape in shapes if BLOCK % shape[0][1] == 0]
     if any(x.of == "B" and x.rows == 1 for x in problem.blocks):
         shapes = [shape for shape in shapes if max(shape[0]) <= _MOST_SCALED]
-    if problem.c is not None or problem.elements or problem.further:
+    if problem.c is not None or problem.elements or problem.further or problem.places:
         shapes = [shape for shape in shapes if not shape[1] or math.prod(shape[0]) // WARPGROUP <= _MOST_BESIDE]
     for tile, is_ping_pong, cluster in shapes:
         # 160 columns of B that are contiguous, or their half for a block of a pair, come by rows of 64 and 32 bytes,

@@ -197,7 +197,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         raise LayoutError(f"a tile of {m} rows is not divided by {groups} x {ROWS} rows of instructions")
     atom = instruction_for(a.dtype, b.dtype, n, (a.major, b.major), problem.compute)
     d = problem.accumulator if splits > 1 else problem.d.dtype
-    beside = max(bool(problem.operands), len(problem.further)) if splits == 1 else 0
+    beside = max(bool(problem.operands or problem.places), len(problem.further)) if splits == 1 else 0
     boxes = not swapped and (splits > 1 or (problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES))
     columns = _part_columns(n, d.bytes, not swapped and d.bytes in (2, 4), beside)
     boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
@@ -243,7 +243,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
 def _epilogue(problem: Problem, swapped: bool) -> ElementEpilogue:
     """Return the epilogue of a problem for a kernel that may compute the transpose."""
     found = ElementEpilogue.of(problem)
-    return replace(found, further=tuple(x.transposed for x in found.further)) if swapped else found
+    return found.transposed if swapped else found
 
 
 def instruction_for(a: DType, b: DType, n: int, majors: tuple[str, str], compute: DType) -> MMAAtom:

@@ -129,7 +129,7 @@ class Matmul:
         function needs a value while it is traced (in `if`, as an exponent, for math.sqrt, in a function of another
         package) does each value make a kernel of its own. Python calls it as `epilogue(accumulator)`, so
         functools.partial(f, scale=y) calls f(accumulator, scale=element). `if` and loops on device values need a
-        function made with def, as `tw.function` does.
+        function made with def, as `tw.function` does. `tw.dropout(p, seed)` is an epilogue, and may be called in one.
 
         **also** asks for more results, which come behind this one in a tuple: a list of element types, for results of
         the same shape, and of pairs of an operation ("sum", "max", "min", "amax") and an axis (-1, -2), for reductions

@@ -90,7 +90,8 @@ class Problem:
 
     `epilogue` is None or a function called as `epilogue(accumulator, *elements)`, with one element for each type in
     `elements`; it is equal to others that mean the same. Where there are `further` results it returns a value for each
-    of them behind that of D, or one value for all.
+    of them behind that of D, or one value for all. Where it drops elements, `places` is the mode of D that the columns
+    of the result are.
     """
 
     m: int
@@ -112,6 +113,7 @@ class Problem:
     blocks: tuple[Blocks, ...] = ()
     sums_stay: bool = False
     further: tuple[Further, ...] = ()
+    places: Literal["M", "N"] | None = None
 
     @property
     def quantises(self) -> bool:

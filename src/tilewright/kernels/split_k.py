@@ -47,7 +47,7 @@ def with_splits(configuration: Configuration, problem: Problem, arch: Arch) -> l
 def sums_problem(problem: Problem) -> Problem:
     """Return the problem of the first kernel, whose D is the workspace."""
     d = Operand(problem.accumulator, "MN", VECTOR_BYTES)
-    return replace(problem, d=d, c=None, bias=None, elements=(), epilogue=None, scales=())
+    return replace(problem, d=d, c=None, bias=None, elements=(), epilogue=None, scales=(), places=None)
 
 
 @dataclass(frozen=True)

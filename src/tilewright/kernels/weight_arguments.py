@@ -40,13 +40,14 @@ def arrange_weights(inputs: Inputs, options: Options, weights: WeightFormat) -> 
     if arrangement is not None:
         if arrangement.is_swapped:  # the weights are B always
             m, n, d = problem.n, problem.m, replace(problem.d, major="none")
-            problem = replace(problem, m=m, n=n, a=problem.b, d=d)
+            problem = replace(problem, m=m, n=n, a=problem.b, d=d, places=problem.places and "N")
         arrangement = _with_weights(arrangement, packed, [inputs.of(place) for place in parts])
     return ArrangedProblem(
         replace(problem, b=Operand(int32, "K", VECTOR_BYTES), compute=a.dtype, weights=weights),
         Inputs((a, packed, *found.inputs.arrays[B + 1 :], *inputs.arrays[last:]), inputs.names),
         arrangement,
         (*parts, *found.operands),
+        found.rows,
     )
 
 

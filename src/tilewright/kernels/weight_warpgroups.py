@@ -309,7 +309,7 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
         rows,
         configuration.shares,
         make_tiled_mma(_instruction(problem.compute, rows, "RS"), (CONSUMERS // configuration.shares, 1, 1)),
-        ElementEpilogue.of(problem),
+        ElementEpilogue.of(problem).transposed,
         configuration.stages,
         configuration.splits,
         problem.batch != 1,
