@@ -54,6 +54,7 @@ ROWS: dict[str, tuple[tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], 
             ((3, 2, 4), (3, 1, 4), (3, 1, 4)),
         ),
     ),
+    "dropout": ((lambda x: tw.torch.dropout(x, 0.5, seed=1), ((3, 40),)),),
     "scaled_dot_product_attention": ((tw.torch.scaled_dot_product_attention, ((1, 1, 2, 4),) * 3),),
 }
 ELSEWHERE = {

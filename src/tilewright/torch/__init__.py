@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from tilewright.torch import nn as nn
+from tilewright.torch.dropout import dropout as dropout
 from tilewright.torch.exchange import all_gather_matmul as all_gather_matmul
 from tilewright.torch.exchange import matmul_all_reduce as matmul_all_reduce
 from tilewright.torch.exchange import matmul_reduce_scatter as matmul_reduce_scatter
@@ -31,7 +32,7 @@ from tilewright.torch.sharding import Way as Way
 
 __all__ = [
     "op", "Operator", "Way",
-    "matmul", "matmul_operator", "grouped_matmul", "quantized_matmul", "softmax", "log_softmax", "rms_norm",
+    "matmul", "matmul_operator", "grouped_matmul", "quantized_matmul", "dropout", "softmax", "log_softmax", "rms_norm",
     "layer_norm", "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
     "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

@@ -82,13 +82,18 @@ _FUNCTIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _si
 FUNCTIONS = tuple(_FUNCTIONS)
 
 
-def finish(accumulator, function, gate=None, residual=None):
-    """Return what an epilogue of a name makes of an accumulator; `gate` and `residual` are their elements there."""
+def finish(accumulator, function, gate=None, residual=None, drop=None):
+    """Return what an epilogue of a name makes of an accumulator; `gate` and `residual` are their elements there.
+
+    `drop` is a dropout between the function and the residual.
+    """
     found = accumulator
     if function == "swiglu":
         found = derivative("silu", 0, gate.to(found.dtype)) * found
     elif function:
         found = derivative(function, 0, found)
+    if drop is not None:
+        found = drop(found)
     return found if residual is None else found + residual.to(found.dtype)
 
 

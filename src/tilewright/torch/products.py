@@ -10,11 +10,13 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch._activation_kernel import FUNCTIONS, THREADS, TILE, activate, finish
+from tilewright.torch.dropout import check_probability, dropout_operator, seed_for
 from tilewright.torch.operators import op
 from tilewright.torch.sharding import Way, partial, shard, sharded_like, sums
 
 Epilogue = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 EPILOGUES = (*FUNCTIONS, "swiglu")
+_DROPOUT = 8  # its place among the inputs of the operator
 _LAST_ORDER = 3  # of the derivatives that kernels know
 _INTEGERS = (torch.int8, torch.uint8)
 _BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -86,6 +88,8 @@ def _result(
     epilogue: str = "",
     out_dtype: torch.dtype | None = None,
     precision: str = "",
+    dropout: float = 0.0,
+    seed: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return an empty result."""
     torch._check(
@@ -100,7 +104,16 @@ def _result(
 
 
 def _product_of_batches(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[torch.Tensor, int]:
-    """Compute a batch of products: the batch becomes the first mode of what has it."""
+    """Compute a batch of products: the batch becomes the first mode of what has it.
+
+    With dropout each product is one of its own, as rows are counted through a batch.
+    """
+    if len(args) > _DROPOUT and args[_DROPOUT]:
+        alone = [
+            matmul_operator(*(x if at is None else x.select(at, n) for x, at in zip(args, in_dims, strict=True)))
+            for n in range(info.batch_size)
+        ]
+        return torch.stack(alone), 0
     rank = max(x.ndim - (at is not None) for x, at in zip(args[:2], in_dims[:2], strict=True))
 
     def in_front(x: Any, at: int | None) -> Any:
@@ -126,15 +139,19 @@ def matmul_operator(
     epilogue: str = "",
     out_dtype: torch.dtype | None = None,
     precision: str = "",
+    dropout: float = 0.0,
+    seed: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Compute epilogue(a @ b + bias) + residual in one kernel: the operator under `tw.torch.matmul`.
+    """Compute dropout(epilogue(a @ b + bias)) + residual in one kernel: the operator under `tw.torch.matmul`.
 
     It is what graphs show as torch.ops.tilewright.matmul. Operands have two modes at least; "" is no epilogue, and the
     precision that torch is set to.
     """
     function: Any = None  # Any: what tw.matmul takes
-    if epilogue or residual is not None:
-        operands = {n: x for n, x in (("gate", gate), ("residual", residual)) if x is not None}
+    if epilogue or residual is not None or dropout:
+        operands: dict[str, Any] = {n: x for n, x in (("gate", gate), ("residual", residual)) if x is not None}
+        if dropout:
+            operands["drop"] = tilewright.dropout(dropout, seed)
         function = functools.partial(finish, function=epilogue, **operands)
     precise = (precision or precision_of_torch()) if a.dtype == torch.float32 else None
     if precision == "fp8_fast":  # other precisions are for float32, and say nothing of what autocast made of it
@@ -153,11 +170,16 @@ def _matmul_backward(
     residual: torch.Tensor | None,
     epilogue: str,
     precision: str,
+    dropout: float,
+    seed: torch.Tensor | None,
     needs: frozenset[str],
 ) -> dict[str, torch.Tensor]:
     found = {}
     if residual is not None and "residual" in needs:
         found["residual"] = _summed(grad, residual)
+    if dropout:
+        assert seed is not None
+        grad = dropout_operator(grad, seed, dropout)
     if epilogue and needs - {"residual"}:
         # The product again, because only its function was stored. tw.torch.matmul does not come here with an epilogue.
         before = matmul_operator(a, b, bias, None, None, "", grad.dtype, precision)
@@ -193,11 +215,16 @@ def _matmul_ways(
     epilogue: str = "",
     out_dtype: Any = None,
     precision: str = "",
+    dropout: float = 0.0,
+    seed: Any = None,
 ) -> list[Way]:
     """Return the ways of products: by rows, columns and batches, and by parts of sums where no function follows.
 
-    silu(gate) * product + residual is linear in the product, so that "swiglu" keeps parts of sums as none does.
+    silu(gate) * product + residual is linear in the product, so that "swiglu" keeps parts of sums as none does. Dropout
+    has none: a part would have the mask of the first rows and columns.
     """
+    if dropout:
+        return []
     batch = max(len(a.shape), len(b.shape)) - 2
     rank = batch + 2
     rest = {"bias": bias, "gate": gate, "residual": residual}
@@ -241,8 +268,10 @@ def matmul(
     residual: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     precision: Literal["ieee", "tf32", "tf32x3", "bf16x6", "bf16x9", "fp8_fast"] | None = None,
+    dropout: float = 0.0,
+    seed: torch.Tensor | int | None = None,
 ) -> torch.Tensor:
-    """Return epilogue(a @ b + bias) + residual, with gradients.
+    """Return dropout(epilogue(a @ b + bias)) + residual, with gradients.
 
     >>> import torch, tilewright as tw
     >>> x, w = torch.ones(2, 3), torch.full((3, 4), 0.5, requires_grad=True)
@@ -255,15 +284,20 @@ def matmul(
     is silu(gate) * (a @ b + bias) + residual. `precision` is one of `tw.matmul`, and gradients of float32 have it too.
     Without it, `torch.get_float32_matmul_precision()` decides on float32, as for `torch.matmul`.
 
+    With `dropout=p` (0 while not training), elements are zero with probability p, and the others divided by 1 - p, as
+    `tw.dropout` says. `seed` is an int or a tensor of one int64; without it one is drawn from torch's generator of the
+    device. The backward pass computes the mask again.
+
     Without gradients this is one kernel, and the result is rounded once. Where a gradient is wanted, a @ b + bias is
-    stored, in the type of the result, and the function is a second kernel, as the backward pass needs its argument.
-    Gradients have gradients.
+    stored, in the type of the result, and the function is a second kernel, as the backward pass needs its argument;
+    dropout behind a function is a third. Gradients have gradients.
 
     Under autocast, operands become its 16-bit type. CPU tensors run in the simulator.
 
     Raises `ArgumentError` for arguments that do not fit together.
     """
-    _check(a, b, bias, epilogue, gate, residual)
+    _check(a, b, bias, epilogue, gate, residual, dropout)
+    key = seed_for(seed, a.device) if dropout else None
     left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
     if b.ndim == 1 or a.ndim == 1:
         # A vector's mode is there for the product alone: addends get it too, where they reach so far.
@@ -271,13 +305,19 @@ def matmul(
     operands = [x for x in (a, b, bias, gate, residual) if x is not None]
     if epilogue is not None and torch.is_grad_enabled() and any(x.requires_grad for x in operands):
         found = matmul_operator(left, right, bias, None, None, "", out_dtype, precision or "")
-        addend = None if residual is None else residual.to(found.dtype).expand_as(found)
+        after = None if residual is None else residual.to(found.dtype).expand_as(found)
+        addend = None if dropout else after
         if gate is not None:
             found = activation(gate.to(found.dtype).expand_as(found), found, addend, "silu", 0)
         else:
             found = activation(found, None, addend, epilogue, 0)
+        if key is not None:
+            found = dropout_operator(found, key, dropout)
+            found = found if after is None else found + after
     else:
-        found = matmul_operator(left, right, bias, gate, residual, epilogue or "", out_dtype, precision or "")
+        found = matmul_operator(
+            left, right, bias, gate, residual, epilogue or "", out_dtype, precision or "", dropout, key
+        )
     if b.ndim == 1:
         found = found.squeeze(-1)
     return found.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else found
@@ -298,6 +338,7 @@ def _check(
     epilogue: str | None,
     gate: torch.Tensor | None,
     residual: torch.Tensor | None,
+    dropout: float,
 ) -> None:
     """Refuse what no later step would refuse in words of this function."""
     if epilogue is not None and epilogue not in EPILOGUES:
@@ -310,6 +351,7 @@ def _check(
             'epilogue="swiglu" goes with gate=, and nothing else does',
             help='pass gate=x @ w_gate with epilogue="swiglu"',
         )
+    check_probability(dropout)
     for name, x in (("a", a), ("b", b), ("bias", bias), ("gate", gate), ("residual", residual)):
         if x is None:
             continue
@@ -325,5 +367,7 @@ def _check(
                 f"{name} is {x.dtype} and requires a gradient, which products of 8-bit numbers do not have",
                 help=f"pass {name}.detach(), or keep {name} in bfloat16",
             )
+    if dropout and a.dtype in _INTEGERS:
+        raise ArgumentError(f"dropout is of floats, and a product of {a.dtype} has integers")
     if epilogue not in (None, "relu") and a.dtype in _INTEGERS:
         raise ArgumentError(f"{epilogue} is a function of floats, and a is {a.dtype}")

@@ -1,0 +1,68 @@
+"""`tw.torch.dropout`: the mask of a product's dropout, for tensors and for gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import tilewright
+from tilewright.errors import ArgumentError
+from tilewright.kernels.dropout import Dropout
+from tilewright.torch._dropout_kernel import GROUPS, PERIOD, THREADS, drop_elements
+from tilewright.torch.operators import op
+
+
+@op("tilewright::dropout", shape=lambda x, seed, p: x.new_empty(x.shape), vmap="loop")
+def dropout_operator(x: torch.Tensor, seed: torch.Tensor, p: float) -> torch.Tensor:
+    """Compute dropout of x, whose rows are counted through all modes but the last, by a seed in memory."""
+    found, columns = Dropout(p, seed), x.shape[-1] if x.ndim else 1
+    source = x.contiguous().reshape(-1, columns)
+    y = torch.empty_like(source)
+    width = 2 if columns % 2 == 0 and source.data_ptr() % (2 * x.element_size()) == 0 else 1
+    threads = source.shape[0] * tilewright.ceil_div(columns, PERIOD) * GROUPS
+    drop_elements[tilewright.ceil_div(threads, THREADS), THREADS](
+        y, source, seed.reshape(1), found.threshold, np.float64(found.scale), width
+    )
+    return y.reshape(x.shape)
+
+
+@dropout_operator.backward
+def _dropout_backward(grad: torch.Tensor, seed: torch.Tensor, p: float) -> dict[str, torch.Tensor]:
+    return {"x": dropout_operator(grad, seed, p)}
+
+
+def seed_for(seed: torch.Tensor | int | None, device: torch.device) -> torch.Tensor:
+    """Return a seed on a device; None takes one from torch's generator there."""
+    if isinstance(seed, torch.Tensor):
+        if seed.dtype != torch.int64 or seed.numel() != 1:
+            raise ArgumentError(f"seed is a tensor of {seed.dtype} of the shape {tuple(seed.shape)}, not of one int64")
+        return seed
+    if seed is not None:
+        return torch.full((), seed, dtype=torch.int64, device=device)
+    return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+
+
+def dropout(
+    x: torch.Tensor, p: float = 0.5, training: bool = True, *, seed: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """Return x with each element zero with probability p, and the others divided by 1 - p; x itself without `training`.
+
+    >>> import torch, tilewright as tw
+    >>> x, w = torch.ones(2, 3), torch.ones(3, 6)
+    >>> torch.equal(tw.torch.dropout(x @ w, 0.5, seed=1), tw.torch.matmul(x, w, dropout=0.5, seed=1))
+    True
+
+    The mask is that of `tw.dropout`: a function of the seed, the row (counted through all modes but the last) and the
+    column. It is not stored, as gradients compute it again. Without `seed` one is drawn from torch's generator of the
+    device, so that `torch.manual_seed` reproduces it.
+
+    Raises `ArgumentError` for a p that is not from 0 to 1, and for a seed that is not an int or a tensor of one int64.
+    """
+    check_probability(p)
+    return dropout_operator(x, seed_for(seed, x.device), p) if training and p > 0 else x
+
+
+def check_probability(p: float) -> None:
+    """Raise `ArgumentError` for what is not a probability."""
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"p is a probability, from 0 to 1, got {p}")
