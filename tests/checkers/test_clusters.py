@@ -11,6 +11,7 @@ from tests.unit.test_hopper_examples import findings, without
 
 import tilewright as tw
 from tilewright.backends import sim
+from tilewright.backends.sim import machine
 from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cluster import ClusterArrive, ClusterWait
 from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierExpect, MbarrierWait
@@ -294,6 +295,26 @@ def test_blocks_that_a_cluster_does_not_have(what: str) -> None:
 
     found = message(beyond, np.zeros((2, THREADS), np.int32), rows(1), 2)
     assert "of a cluster of 2" in found and "out of bounds" in found.lower() + "out of bounds" * (what == "multicast")
+
+
+def test_the_last_clusters_may_be_fewer_than_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which blocks some of the threads reached is forgotten when another number of blocks runs."""
+
+    @tw.kernel(cluster=2)
+    def some_read_other(out, x):
+        mine, i, block = tw.shared(tw.int32, THREADS), tw.thread_idx.x, tw.block_idx.x
+        mine[i] = x[block, i]
+        tw.cluster_sync()
+        if (i < 5) & (tw.block_rank_in_cluster() == 0):
+            out[block, i] = mine.at_rank(1)[i]
+        tw.cluster_sync()
+
+    monkeypatch.setattr(machine, "CHUNK_THREADS", 4 * THREADS)
+    x, out = rows(6), np.zeros((6, THREADS), np.int32)
+    some_read_other[6, THREADS](out, x)
+    expected = np.zeros_like(out)
+    expected[::2, :5] = x[1::2, :5]
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_the_simulator_asks_for_whole_warps() -> None:

@@ -28,6 +28,22 @@ def test_arrays_of_any_number_and_size(backend, count):
     np.testing.assert_array_equal(backend.get(out), [x.sum() for x in host])
 
 
+def test_some_threads_of_the_last_blocks(monkeypatch):
+    """Those are fewer in the simulator than the blocks before, whose addresses are forgotten."""
+
+    @tw.kernel
+    def some(out, addresses):
+        i, block = tw.thread_idx.x, tw.block_idx.x
+        if i < 5:
+            x = tw.make_tensor(tw.pointer(addresses[block], tw.int32), tw.Layout(32))
+            out[block, i] = x[i]
+
+    monkeypatch.setattr("tilewright.backends.sim.machine.CHUNK_THREADS", 4 * 32)
+    x, out = np.arange(6 * 32, dtype=np.int32).reshape(6, 32), np.zeros((6, 32), np.int32)
+    some[6, 32](out, tw.addresses(list(x)))
+    np.testing.assert_array_equal(out, np.where(np.arange(32) < 5, x, 0))
+
+
 @tw.kernel
 def grouped(addresses_a, addresses_b, addresses_c, rows, n: tw.constexpr, k: tw.constexpr):
     """C[g] = A[g] B[g], each of its own number of rows: a thread an element."""

@@ -433,8 +433,7 @@ class Machine:
             for shared in self.shared:
                 shared.attach(self.arena)
         self.arena.fill(0xFF)
-        self.first_block = first_block
-        self.blocks = blocks
+        self.first_block, self.blocks = first_block, blocks
         self.products.begin(blocks)
         self.made_maps.clear()
         for registers in self.registers:
@@ -444,6 +443,8 @@ class Machine:
         for storage in self.storages.values():
             if isinstance(storage, RankedStorage) and storage.buffer.base is None:
                 storage.begin(number // self.blocks_of_rank)
+            elif isinstance(storage, PointedStorage):
+                storage.point(np.int64(0), None)  # addresses of before are of other blocks, perhaps of more
         cluster, rank = np.divmod(number, self.cluster_size)
         if self.interleaving is not None:
             if self._order is None:

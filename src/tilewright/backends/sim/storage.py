@@ -262,6 +262,10 @@ class RemoteStorage(SharedStorage):
         self.ranks: Lanes = np.int32(0)
         self._cluster = cluster
 
+    def attach(self, arena: Array) -> None:
+        super().attach(arena)
+        self.ranks = np.int32(0)  # those of before are of another number of blocks
+
     def point(self, rank: Lanes, mask: Mask) -> None:
         """Be the buffer of the block of that rank, in the threads of the mask."""
         new = np.asarray(rank).astype(np.int64)[()]
