@@ -23,6 +23,7 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float64, grad: bool = False)
 
 @pytest.mark.parametrize("shape", [(), (1,), (33,), (3, 0), (0, 4), (5, 41), (2, 3, 64), (70, 2)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.spread(3)
 def test_tensors(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = numbers(*shape, dtype=dtype)
     found = tw.torch.dropout(x, 0.3, seed=-5)
@@ -45,6 +46,7 @@ SHAPES = [((5, 8), (8, 37)), ((2, 5, 8), (8, 36)), ((2, 1, 5, 8), (3, 8, 7)), ((
 
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
 @pytest.mark.parametrize("epilogue", FUNCTIONS)
+@pytest.mark.spread(3)
 def test_products_and_gradients(left: tuple[int, ...], right: tuple[int, ...], epilogue: str | None) -> None:
     """The mask of the backward pass is that of the forward pass, in one kernel or three."""
     a, b = numbers(*left, grad=True), numbers(*right, grad=True)
@@ -67,6 +69,7 @@ def test_products_and_gradients(left: tuple[int, ...], right: tuple[int, ...], e
     assert all(map(torch.allclose, *pairs))
 
 
+@pytest.mark.slow
 def test_gradients_of_gradients() -> None:
     a, b, bias = numbers(3, 4, grad=True), numbers(4, 9, grad=True), numbers(9, grad=True)
 
