@@ -26,7 +26,7 @@ _WIDTHS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one access costs: its passes, the fewest that so many bytes can take, and the words that collide.
+    """The cost of one access: its passes, the fewest possible for that many bytes, and the words that collide.
 
     `worst` is the bank with most words in one phase and their number; `colliding` are all words of banks that have
     more than one word in the same phase.
@@ -129,7 +129,7 @@ def banks(
     width: int | None = None,
     limit: Limit = LIMIT,
 ) -> Drawing:
-    """Draw the shared-memory bank of each element, and mark what one access of a warp makes of the banks.
+    """Draw the shared-memory bank of each element, and mark the bank conflicts of one access of a warp.
 
     `dtype` is the element type (a tensor brings its own; float32 by default). `access` gives for each lane the index or
     coordinate of the element where it starts (None: the lane does nothing), as a sequence or as a layout from lanes to

@@ -202,7 +202,7 @@ class Drawing(Displayed):
 def beside(*drawings: Drawing, title: str = "") -> Drawing:
     """Put drawings next to one another, each under its own title.
 
-    Notes that hold for all of them are told once, others after the title of the drawing that they belong to.
+    Notes common to all of them are shown once, others after the title of their drawing.
     """
     for drawing in drawings:
         instance("draw.beside", "each drawing", drawing, Drawing, "a Drawing", "tw.draw.picture(x) makes one")

@@ -107,7 +107,7 @@ class Wave:
 
 @dataclass(frozen=True)
 class TileFill:
-    """What a schedule of tiles asks of the second-level cache and of DRAM, by waves.
+    """The bytes that a schedule of tiles reads from the L2 cache and from DRAM, by waves.
 
     A wave ends when each block that runs has computed one more tile. `stored` are the bytes of results.
     """
@@ -143,7 +143,7 @@ def tile_fill(
     capacity: int | None = None,
     resident: int | None = None,
 ) -> TileFill:
-    """Return what the second-level cache makes of an order of tiles of C = A B.
+    """Return the bytes that L2 and DRAM deliver for an order of tiles of C = A B.
 
     `order` has for each block the tiles that it computes, one after another, as `order` of a scheduler
     (`tilewright.schedulers`) gives them: (row, column), or with the steps of K that it sums up, (row, column, range).

@@ -252,12 +252,12 @@ def matmul(
 
     Shapes are those of `torch.matmul`, and element types those of `tw.matmul`; `bias`, `gate` and `residual` broadcast
     to the result. `epilogue` is "relu", "gelu", "gelu_tanh" (its approximation), "silu", or "swiglu": then the result
-    is silu(gate) * (a @ b + bias) + residual. `precision` is one of `tw.matmul`, and gradients of float32 have it too.
-    Without it, `torch.get_float32_matmul_precision()` decides on float32, as for `torch.matmul`.
+    is silu(gate) * (a @ b + bias) + residual. `precision` is one of `tw.matmul`, for float32 and its gradients; by
+    default `torch.get_float32_matmul_precision()` decides, as for `torch.matmul`.
 
-    Without gradients this is one kernel, and the result is rounded once. Where a gradient is wanted, a @ b + bias is
-    stored, in the type of the result, and the function is a second kernel, as the backward pass needs its argument.
-    Gradients have gradients.
+    Without gradients this is one kernel, and the result is rounded once. If a gradient is required, a @ b + bias is
+    stored in the type of the result and the function is a second kernel, because the backward pass needs its argument.
+    Gradients are differentiable.
 
     Under autocast, operands become its 16-bit type. CPU tensors run in the simulator.
 
