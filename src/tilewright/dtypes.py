@@ -214,7 +214,7 @@ def promote(a: DType, b: DType) -> DType:
     >>> promote(int32, float16), promote(int32, uint32), promote(float16, bfloat16)
     (tw.float16, tw.int64, tw.float32)
 
-    Raises `ArgumentError` for what is not an element type.
+    Raises `ArgumentError` for anything but an element type.
     """
     for name, element in (("a", a), ("b", b)):
         if not isinstance(element, DType):

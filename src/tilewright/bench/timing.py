@@ -126,8 +126,8 @@ def do_bench(
     include the cost of the launch; `time_runs` reports whether that was so. The result is the "median" (or "min",
     "max", "mean", "all": the list) of the runs, or the list of their `quantiles`, a number where there is only one.
 
-    `fn` has to queue its work on the current stream of PyTorch or CuPy, or on the default stream. Its first call,
-    which may compile, is not timed. Raises `ArgumentError` for another mode and for kernels that run on the simulator,
+    `fn` must queue its work on the current stream of PyTorch or CuPy, or on the default stream. Its first call, which
+    may compile, is not timed. Raises `ArgumentError` for another mode and for kernels that run on the simulator,
     `DeviceError` without a GPU.
     """
     _check_mode(quantiles, return_mode)

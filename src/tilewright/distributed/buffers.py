@@ -37,7 +37,7 @@ class Group(Protocol):
 
 
 class ExchangeBuffer:
-    """Symmetric memory for one operation at a time: `shape` is that of what one rank sends to another.
+    """Symmetric memory for one operation at a time: `shape` is the shape of the data that one rank sends to another.
 
     Every rank has two slots for each rank, which calls use alternately: before a slot is written again, its writer has
     waited, in the call between, for the signal that its reader sends after the last read. Flags hold the number of a

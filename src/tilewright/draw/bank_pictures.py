@@ -39,7 +39,7 @@ class Traffic:
 
     @property
     def is_free(self) -> bool:
-        """True when no bank has to deliver two words in one phase."""
+        """True when no bank must deliver two words in one phase."""
         return not self.colliding
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ def banks(
     `dtype` is the element type (a tensor brings its own; float32 by default). `access` gives for each lane the index or
     coordinate of the element where it starts (None: the lane does nothing), as a sequence or as a layout from lanes to
     indices; `width` is the number of bytes a lane moves, one element by default. Elements that are touched show their
-    lane; a heavy outline marks those whose bank has to deliver several words.
+    lane; a heavy outline marks those whose bank must deliver several words.
 
     >>> from tilewright.layout import Layout
     >>> tile = Layout((32, 32), (32, 1))

@@ -158,9 +158,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing(Displayed):
-    """Grids arranged as a table (None for an empty place), with a title above and notes below.
+    """Grids arranged as a table (None for an empty cell), with a title above and notes below.
 
-    `colour_key` says what the colours mean, which text leaves out.
+    `colour_key` explains the colours, which text omits.
 
     Grids in one row share their top edge and grids in one column their left edge, so that A, B and C of a matrix
     product line up.

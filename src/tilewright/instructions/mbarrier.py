@@ -60,8 +60,8 @@ _BYTES = 8
 class MBarrier(DeviceObject):
     """`stages` barriers in shared memory, each of whose phases is over after `count` arrivals.
 
-    A phase ends by itself when its last arrival has come; the next one begins then.
-    Phase n has parity n % 2, and `wait(parity)` returns when the phase of that parity is over::
+    A phase ends automatically with its last arrival, and the next one starts. Phase n has parity n % 2, and
+    `wait(parity)` returns when the phase of that parity is over::
 
         arrivals  0 1 ... count            0 1 ... count             0
         phase     0 (parity 0)          -> 1 (parity 1)           -> 2 (parity 0)

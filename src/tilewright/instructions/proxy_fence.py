@@ -37,9 +37,9 @@ def fence_proxy_async(space: str = "shared") -> None:
     """Make this thread's writes visible to asynchronous work that starts later (PTX fence.proxy.async).
 
     `space` is "global", or "shared": the block's, and that of other blocks of the cluster if the kernel writes to it.
-    Every thread that wrote executes the fence, before the barrier or arrival that the thread waits for which starts the
-    bulk copy or matrix instruction. The completion of such work needs no fence. Raises `LanguageError` for another
-    space, and on targets without asynchronous proxy (before sm_90).
+    Every thread that wrote executes the fence before the barrier or arrival that precedes the start of the bulk copy or
+    matrix instruction. The completion of such work needs no fence. Raises `LanguageError` for another space, and on
+    targets without asynchronous proxy (before sm_90).
     """
     given: object = space
     if not isinstance(given, str) or given not in _SPACES:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 def accumulator_rows(mma: Any, acc: Tensor) -> Tensor:  # Any: a TiledMMA or an atom
     """Return the same values of C's fragment (V, M, N) as (rows, columns), without a copy.
 
-    `mma` is the tiled mma, or the atom, whose fragment it is. M and N may be left out. What `partition_C` gives of
-    an array, or of an identity tensor for the coordinates, can be seen in the same way.
+    `mma` is the tiled mma, or the atom, whose fragment it is. M and N may be left out. It also works on what
+    `partition_C` returns for an array, or for an identity tensor of the coordinates.
 
     Law: for a thread, all values of one row of the result lie in one row of C, and values of different rows in
     different ones; so do columns. Both are in ascending order within an instruction.

@@ -185,7 +185,7 @@ def copied_fragment(tensor: Tensor) -> Tensor:
 
 
 def inside(tensor: Tensor) -> Tensor:
-    """Return a fragment of bools that says which elements of a tile are inside of the tensor that it was cut from.
+    """Return a fragment of bools: which elements of a tile are inside of the tensor that it was cut from.
 
     Law: inside(t)[c] == t.inside(c) for every coordinate c. Raises `LayoutError` for a dynamic shape.
     """

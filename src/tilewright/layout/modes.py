@@ -120,7 +120,7 @@ def make_layout_like(layout: Layout) -> Layout:
 def make_fragment_like(layout: Any) -> Layout:  # Any: a layout, or a shape that stands for its compact layout
     """Make the compact layout of a fragment of that shape: mode 0 column-major, the others in the order of strides.
 
-    Mode 0 holds the values of one instruction, so what is contiguous in the fragment is what the instruction takes; its
+    Mode 0 holds the values of one instruction, so the operands of an instruction are contiguous in the fragment; its
     modes of stride 0 stay at stride 0. Other modes of stride 0 get elements of their own, and are fastest. A layout of
     one mode, or of a dynamic shape, becomes column-major.
 

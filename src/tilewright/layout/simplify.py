@@ -138,7 +138,7 @@ def coalesce(
 def filter_zeros(layout: Any, profile: Any = None) -> Any:  # Any: a layout or tensor gives the same
     """Give every mode of stride 0 the extent 1, because it adds no offsets.
 
-    With a `profile`, only the modes whose place in it holds 0 or a tuple are looked at, leaf against leaf.
+    With a `profile`, only the modes whose entry in it is 0 or a tuple are considered, leaf by leaf.
 
     Law: the image of filter_zeros(layout) is the image of layout.
 

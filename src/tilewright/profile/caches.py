@@ -147,10 +147,10 @@ def tile_fill(
 
     `order` has for each block the tiles that it computes, one after another, as `order` of a scheduler
     (`tilewright.schedulers`) gives them: (row, column), or with the steps of K that it sums up, (row, column, range).
-    `tile` is (m, n, k) of a tile and a step, `k` the whole extent, `dtype` the
-    elements of A and B; with `out`, the elements of C, results take room in the cache too. `resident` blocks run at
-    once (the GPU's multiprocessors), and the next one begins where one ends. Blocks that run go on a step of K at a
-    time together; the cache of `capacity` bytes (the GPU's) drops what was used longest ago.
+    `tile` is (m, n, k) of a tile and a step, `k` the whole extent, `dtype` the elements of A and B; with `out`, the
+    elements of C, results take room in the cache too. `resident` blocks run at once (by default one for each of the
+    GPU's multiprocessors), and the next one starts when one ends. Running blocks advance together by one step of K; the
+    cache of `capacity` bytes (by default the GPU's) evicts the least recently used data.
 
     Two blocks that compute two tiles of one row share A:
 

@@ -62,9 +62,9 @@ class Run(sim.Run):
         return Profile(self.launches)
 
     def report(self, gpu: str = DEFAULT_GPU) -> Report:
-        """Return the report of what was measured, with bounds for a GPU: print it, or `.save("report.html")` it.
+        """Return the report of the measurements, with bounds for a GPU: print it, or `.save("report.html")` it.
 
-        Raises `ArgumentError` where nothing was measured, and for a GPU that is not in the table.
+        Raises `ArgumentError` if nothing was measured, and for a GPU that is not in the table.
         """
         if not self.options.profile:
             raise ArgumentError(

@@ -52,8 +52,8 @@ class Array(Numbered):
     given; it is that of the kernel's parameter. `flags` give the memory of a TEMP array that no cache keeps. `offset`
     is 0: an array starts with its first element.
 
-    A role of INPUT and a shape of () make a number that the launch gives; with another role, memory of one number,
-    which the logic writes by `set`. `Scalar` declares both.
+    A role of INPUT and a shape of () make a launch argument; another role makes memory of one number, which the logic
+    writes by `set`. `Scalar` declares both.
 
     >>> import tilewright as tw
     >>> from tilewright.schedule import Array, Role

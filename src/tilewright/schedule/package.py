@@ -142,13 +142,12 @@ class Package:
         """Add a plan (or a schedule or nest, without bound loops) and return its function, or the list of its variants.
 
         `args` are the arrays and sizes in the order of a call, by themselves or by name; without them the arrays come
-        in the order of their creation. `parameters` is a dict of values for what `create_parameters` gave, or a list of
-        such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and so
-        on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave open.
-        `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args; or one
-        of the arrays `args` that is the logic of a nest of one point: it calls other functions of the package.
-        `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing of a
-        kernel.
+        in the order of their creation. `parameters` is a dict of values for the results of `create_parameters`, or a
+        list of such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0,
+        base_name_1 and so on. Without them a plan with heuristics of `auto` makes a function of each combination of the
+        values that they leave open. `source` may also be a function of such a dict (by name) that returns the plan, or
+        the plan and its args; or one of the arrays `args` that is the logic of a nest of one point: it calls other
+        functions of the package. `function_opts` are Accera's calling and inlining options, and do not change a kernel.
 
         Raises `ScheduleError` for names that are not C identifiers or are repeated, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.

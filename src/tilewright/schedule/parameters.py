@@ -189,8 +189,8 @@ def create_parameters(number: int | None = None, *names: str) -> Any:  # Any: on
     >>> create_parameters(2, "p", "q")
     (p, q)
 
-    Raises `ScheduleError` where the number is not seen, is below 1, or is not that of the names.
-    Source: Accera, `create_parameters`.
+    Raises `ScheduleError` if the number cannot be found, is below 1, or is not that of the names. Source: Accera,
+    `create_parameters`.
     """
     seen = names or assigned_names(calling_frame())
     if number is None and not seen:

@@ -227,7 +227,7 @@ class Plan(PlanState, Recorder):
         """Run a loop as vectors: its iterations read and write neighbours by as wide accesses as alignment allows.
 
         All iterations of the loop run at once, at most 64 with those of other vectorized loops; a longer loop, or one
-        whose length only the launch knows, runs in blocks. Loops inside of it run around these vectors (unroll and
+        whose length is known only at launch, runs in blocks. Loops inside of it run around these vectors (unroll and
         jam), as if the loop were innermost. Contiguous accesses along it become vector loads and stores of up to 16
         bytes, others stay scalar, and accesses that do not depend on it are done once. A reduction over it (`+=`, `*=`,
         min, max, `&=`, `|=`, `^=`) is computed in partial results, which are combined at its end.
@@ -333,10 +333,10 @@ class Plan(PlanState, Recorder):
 
         `location` is SHARED (all threads of the block, whose bound loops all count as inside), GLOBAL (the same in
         global memory, which each launch allocates), PRIVATE (registers of each thread) or MMA_FRAGMENT (registers of a
-        warp, as its matrix instructions hold them; for operands of `tensorize`). Without it the cache is SHARED, and
-        GLOBAL where a block is one thread and shared memory cannot hold it. `layout` is FIRST_MAJOR, LAST_MAJOR,
-        strides or a `tw.Layout` of the kept box; by default a cache in shared memory gets a layout that its readers
-        read without bank conflicts. `element_type` keeps the elements in another type.
+        warp, as its matrix instructions hold them; for operands of `tensorize`). The default is SHARED, and GLOBAL if a
+        block is one thread and shared memory cannot hold it. `layout` is FIRST_MAJOR, LAST_MAJOR, strides or a
+        `tw.Layout` of the kept box; by default a cache in shared memory gets a layout that its readers read without
+        bank conflicts. `element_type` keeps the elements in another type.
 
         `strategy` distributes the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring
         threads, BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once,

@@ -36,8 +36,8 @@ class Groups:
     [(0, 0, 0), (2, 0, 0)]
     [(0, 1, 0), (2, 0, 1)]
 
-    In a kernel `extents(g)` returns the tiles of matrix g along both modes, by numbers that only the device knows. It
-    is called once for each matrix and in order, so that it may remember what it read of the one before::
+    In a kernel `extents(g)` returns the tiles of matrix g along both modes, as device values. It is called once for
+    each matrix and in order, so that it may keep what it read for the previous one::
 
         for group, row, column in plan.scheduler(count, extents):
             ...

@@ -130,7 +130,7 @@ class StreamKTiles:
 
     @function
     def block_at(self, place: Any) -> Any:
-        """Return the block whose stretch has a place; it is the inverse of `_begin`."""
+        """Return the block whose stretch contains a position; it is the inverse of `_begin`."""
         longer = self.remainder * (self.quotient + 1)  # the stretches of the first blocks have one tile of K more
         block = place // (self.quotient + 1)
         if place >= longer:

@@ -64,10 +64,10 @@ class Scheduler(ABC):
 
 
 class Tiles:
-    """The tiles of one block, as often as they are looped over.
+    """The tiles of one block; they may be looped over several times.
 
-    `producer()` and `consumer()` are what the two roles of a kernel loop over. Here both are all the tiles; for a
-    scheduler by which only the producer knows the next tile they differ (`Counter`).
+    `producer()` and `consumer()` are what the two roles of a kernel loop over. Here both are all the tiles; they differ
+    for a scheduler whose producer alone knows the next tile (`Counter`).
     """
 
     def __init__(self, scheduler: Scheduler, m_tiles: Any, n_tiles: Any, block: Any, blocks: Any) -> None:

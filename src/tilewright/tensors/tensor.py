@@ -296,7 +296,7 @@ class Tensor(Arithmetic, Displayed):
         return result
 
     def recast(self, dtype: Any) -> Tensor:  # Any: whatever names an element type
-        """Return the same bytes seen as elements of another type, in a kernel too: for every space of memory.
+        """Return the same bytes as elements of another type, in every memory space, on the host and in a kernel.
 
         The mode of stride 1 is divided by the ratio of the widths, or multiplied by it.
 
@@ -315,7 +315,7 @@ class Tensor(Arithmetic, Displayed):
         return Tensor(self.engine.recast(new), layout)
 
     def at_rank(self, rank: Any) -> Tensor:  # Any: an integer of host or device
-        """Return the same tensor in the shared memory of the block `rank` of the cluster: loads and stores reach it.
+        """Return the same tensor in the shared memory of the block `rank` of the cluster, for loads and stores.
 
         Separate the accesses of two blocks by `tw.cluster_sync()` or an mbarrier. Raises `LanguageError` for a tensor
         that is not in the block's shared memory. Source: PTX ISA, mapa; CUDA, cluster_group::map_shared_rank.

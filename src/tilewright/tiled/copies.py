@@ -50,7 +50,7 @@ def _check(function: str, atom: object, *, mma: object = _UNSET, copy: object = 
 
 @dataclass(frozen=True)
 class TiledCopy(Displayed):
-    """A copy by many threads: `layout_tv` maps (thread, value) to an element of a tile, `tiler` says which tile.
+    """A copy by many threads: `layout_tv` maps (thread, value) to an element of a tile, `tiler` gives the tile.
 
     The tile is column-major in the shape of `tiler`, and it repeats over the tensors that are copied.
 

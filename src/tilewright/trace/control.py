@@ -259,7 +259,7 @@ class DeviceRange:
         return not dtype.lowest <= behind <= dtype.highest
 
     def enter(self) -> Callable[[Any], Any]:
-        """Return what a for statement makes of the number that counts its iterations: the number itself."""
+        """Return the loop variable for the number that counts the iterations: the number itself."""
         return lambda number: number
 
     def __iter__(self) -> Iterator[int]:

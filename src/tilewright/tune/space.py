@@ -97,7 +97,7 @@ class Space:
         return math.prod(len(values) for _, values in self.axes)
 
     def as_dict(self, point: Point) -> dict[str, Any]:
-        """Return a point as values by name. Raises `ArgumentError` for what is not a tuple of a value for each axis."""
+        """Return a point as values by name. Raises `ArgumentError` for anything but a tuple of one value per axis."""
         self._check_point("as_dict", point)
         return dict(zip(self.names, point, strict=True))
 
