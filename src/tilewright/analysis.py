@@ -21,20 +21,19 @@ def check(
     block: Any = None,
     arch: str | None = None,
 ) -> list[Remark]:
-    """Return what can be said of a kernel's speed from its trace, without running it.
+    """Return remarks on a kernel's speed that follow from its trace, without running it.
 
-    `signature` holds the arguments, in order or by name: arrays or `tw.spec(dtype, shape)` in their place, numbers,
-    and compile-time arguments. The block is that of `kernel[grid, block]`, or `block`; the target is `arch`, without it
-    that of `kernel.configure(arch=...)`, or sm_90a. Each remark has `.kind`,
-    `.file`, `.line`, `.message` and `.suggestion`:
+    `signature` holds the arguments, in order or by name: arrays or `tw.spec(dtype, shape)` in their place, numbers, and
+    compile-time arguments. The block is that of `kernel[grid, block]`, or `block`; the target is `arch`, else that of
+    `kernel.configure(arch=...)`, else sm_90a. Each remark has `.kind`, `.file`, `.line`, `.message` and `.suggestion`:
 
-    "bank-conflict"    accesses to shared memory whose places follow from the thread's index alone take more
-                       wavefronts than they need; with a layout that mends it
-    "narrow-copy"      a `tw.copy` takes fewer bytes at once than it could, and why
-    "wide-number"      a NumPy float64, such as `np.sqrt(2)`, makes arithmetic of narrower floats one of float64
+    "bank-conflict"    shared-memory accesses whose offsets depend on the thread's index alone take more
+                       wavefronts than they need; with a layout that fixes it
+    "narrow-copy"      a `tw.copy` moves fewer bytes per access than it could, and why
+    "wide-number"      a NumPy float64, such as `np.sqrt(2)`, widens arithmetic of narrower floats to float64
 
-    What depends on data, on the block's index or on extents that only the launch knows is not told here; profile a run
-    for that.
+    What depends on data, on the block's index or on extents known only at launch is not reported; profile a run for
+    that.
 
     >>> import tilewright as tw
     >>> @tw.kernel
@@ -47,7 +46,7 @@ def check(
     >>> store.kind, store.suggestion.expression
     ('bank-conflict', 'tw.composition(tw.Swizzle(5, 0, 5), tw.Layout((32, 32), (32, 1)))')
 
-    Raises `ArgumentError` for a signature that the kernel cannot take, `LanguageError` for what its trace refuses.
+    Raises `ArgumentError` for a signature that the kernel does not accept, and `LanguageError` where tracing it fails.
     """
     if isinstance(kernel, Launcher):
         if block is not None:

@@ -26,9 +26,9 @@ Kind = Literal["bool", "int", "uint", "float"]
 class DType:
     """An element type of tensors and scalars.
 
-    `bits` is the size in memory (8 for bool), `c_name` its name in generated CUDA C++. Calling a type
-    converts. On a device value it gives one of this type, and so it does on a Python or NumPy number inside a kernel:
-    `tw.uint32(0) - 1` wraps there, as every operation on device values does. Elsewhere a number gives a NumPy number.
+    `bits` is the size in memory (8 for bool), `c_name` its name in generated CUDA C++. Calling a type converts. A
+    device value, or a Python or NumPy number inside a kernel, becomes a device value of this type: `tw.uint32(0) - 1`
+    wraps there, as every operation on device values does. Outside of a kernel a number becomes a NumPy number.
 
     >>> float32.bits, float32.bytes, str(float32)
     (32, 4, 'float32')
@@ -214,7 +214,7 @@ def promote(a: DType, b: DType) -> DType:
     >>> promote(int32, float16), promote(int32, uint32), promote(float16, bfloat16)
     (tw.float16, tw.int64, tw.float32)
 
-    Raises `ArgumentError` for what is not an element type.
+    Raises `ArgumentError` for anything but an element type.
     """
     for name, element in (("a", a), ("b", b)):
         if not isinstance(element, DType):

@@ -21,7 +21,7 @@ ROLLBACK_VARIABLE = "TILEWRIGHT_SIM_ROLLBACK"
 
 
 class TilewrightError(Exception):
-    """The root of all errors of this package.
+    """The base class of all errors of this package.
 
     `summary` is one sentence with the values in it, `details` are further lines, `location` is the
     user's source line where one is known, and `help` says what usually fixes it.
@@ -73,29 +73,29 @@ class LayoutError(TilewrightError, ValueError):
 
 
 class LanguageError(TilewrightError, TypeError):
-    """A kernel uses Python that has no meaning on a device, or breaks a rule of the language."""
+    """A kernel uses Python that a device cannot run, or breaks a rule of the language."""
 
 
 class ArgumentError(TilewrightError, TypeError, ValueError):
-    """A call of a kernel or of a public function got an argument that it cannot take."""
+    """A call of a kernel or of a public function got an argument that it does not accept."""
 
 
 class ScheduleError(TilewrightError, ValueError):
-    """A schedule or a plan cannot do what it was asked to, or would compute something else if it did."""
+    """A transformation of a schedule or a plan is not possible, or would change the result."""
 
 
 class CompileError(TilewrightError, RuntimeError):
-    """A compiler refused generated code, or is not installed."""
+    """A compiler rejected generated code, or is not installed."""
 
 
 class DeviceError(TilewrightError, RuntimeError):
-    """The CUDA driver refused an operation, or no device is there."""
+    """The CUDA driver rejected an operation, or there is no device."""
 
 
 class CheckError(TilewrightError, RuntimeError):
-    """The simulator found that a kernel is wrong: a race, a bad access, a missing wait, a barrier not met.
+    """The simulator found an error in a kernel: a race, a bad access, a missing wait, a barrier that threads miss.
 
-    Its text is that of the first of `findings`, and a line for each of the others. `outputs` are the names of the
+    Its text is that of the first of `findings`, with a line for each of the others. `outputs` are the names of the
     arrays that the kernel writes. They may hold part of its results, unless `rolled_back`: then they hold what they
     held before the launch.
     """
@@ -131,7 +131,7 @@ def describe_outputs(names: tuple[str, ...], are_kept: bool) -> str:
 
 
 class TuningError(TilewrightError, RuntimeError):
-    """A tuning has no result, or its results cannot be kept: no candidate is right, the store is damaged."""
+    """A tuning has no result, or its results cannot be stored: no candidate is correct, or the store is damaged."""
 
 
 class InternalError(TilewrightError, RuntimeError):

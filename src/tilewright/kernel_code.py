@@ -44,7 +44,7 @@ class Code:
         return self._rewritten
 
     def forget(self) -> None:
-        """Drop what was compiled: something that the kernel was traced with has changed."""
+        """Discard the compiled code: something that the kernel was traced with has changed."""
         self.changes += 1
         for variant in list(self.held):
             variant.forget()

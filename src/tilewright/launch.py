@@ -45,9 +45,9 @@ _MAX_LAUNCHERS = 512  # of grid and block: those used last are kept, and at most
 class Kernel(KernelByName, KernelShown):
     """A kernel: made by `@tw.kernel`, launched by `kernel[grid, block](*args)`.
 
-    `grid` counts blocks and `block` threads, each an int or a tuple of up to three; `grid` may be a function of the
-    call's arguments. Raises `LanguageError` for what is not a function, and when it is first traced for a function
-    whose source cannot be read.
+    `grid` is the number of blocks and `block` the number of threads per block, each an int or a tuple of up to three
+    ints; `grid` may be a function of the call's arguments. Raises `LanguageError` for an object that is not a function,
+    and at the first trace of a function whose source cannot be read.
     """
 
     @hiding_frames
@@ -94,11 +94,11 @@ class Kernel(KernelByName, KernelShown):
 
     @property
     def takes_any_number(self) -> bool:
-        """True of a kernel with a parameter such as *operands, whose number of arguments is not known yet."""
+        """True if the kernel has a parameter such as *operands and the number of its arguments is not known yet."""
         return self._variadic is not None and self._further is None
 
     def numbered(self, further: int) -> Kernel:
-        """Return the kernel for a number of further arguments, those of its parameter such as *operands."""
+        """Return the kernel for a number of variadic arguments, those of a parameter such as *operands."""
         found = self._by_number.get(further)
         if found is None:
             found = Kernel(self._code.function, self.options, self._bound, self._code, further)
@@ -106,7 +106,7 @@ class Kernel(KernelByName, KernelShown):
         return found
 
     def numbered_for(self, args: tuple[Any, ...]) -> Kernel:
-        """Return the kernel for as many further arguments as a call gives."""
+        """Return the kernel for the number of variadic arguments in a call."""
         return self.numbered(max(len(args) - self._named, 0))
 
     def __getitem__(self, configuration: tuple[Extent, Extent]) -> Launcher:
@@ -165,25 +165,26 @@ class Kernel(KernelByName, KernelShown):
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with options: those below, and `fastmath` as of `@tw.kernel`.
+        """Return the kernel with options: those below, and `fastmath` as in `@tw.kernel`.
 
-        `min_blocks=n` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
-        argument of CUDA's __launch_bounds__). `stream` is a CUDA stream handle or an object with `cuda_stream` or
-        `ptr`; without it a launch goes to the arrays' current stream. `arch` is the target, such as "sm_80" or
-        "gfx908", of launches with NumPy arrays, of `analyze`, of `source` and its like and of `tw.check`; without it
-        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. With `cooperative=True` all blocks of a
-        launch are on the GPU at once, or it is refused: for kernels whose blocks wait for later ones (`tw.sync_grid`
-        does so by itself). `cluster` is how many blocks form a cluster, an int or up to three: blocks that run at the
-        same time and reach each other's shared memory, 8 on any GPU from sm_90 on, up to 16 where the GPU can place
-        them. With `dependent_launch=True` a launch may begin before the one before it on its stream has ended, from
-        sm_90 on: the kernel waits for that by `tw.grid_dependency_wait`. Raises `ArgumentError` for other options, and
-        for a target that is not known or lacks what is asked for.
+        `min_blocks=n` makes the compiler limit registers so that n blocks fit on a multiprocessor (the second argument
+        of CUDA's __launch_bounds__). `stream` is a CUDA stream handle or an object with `cuda_stream` or `ptr`; the
+        default is the arrays' current stream. `arch` is the target, such as "sm_80" or "gfx908", for launches with
+        NumPy arrays, for `analyze`, `source` and similar methods, and for `tw.check`; the default is sm_90a. A launch
+        with arrays on a GPU runs on that GPU, and is an error if the target is AMD's. With `cooperative=True` all
+        blocks of a launch run at the same time, and a grid that does not fit is an error: for kernels whose blocks wait
+        for later ones (`tw.sync_grid` sets it by itself). `cluster` is the number of blocks per cluster, an int or up
+        to three. The blocks of a cluster run at the same time and can access each other's shared memory: 8 on any GPU
+        from sm_90 on, up to 16 where the GPU can place them. With `dependent_launch=True` (from sm_90 on) a launch may
+        begin before the previous one on its stream has ended; the kernel waits for that one by
+        `tw.grid_dependency_wait`. Raises `ArgumentError` for unknown options, and for a target that is unknown or does
+        not support an option.
         """
         return Kernel(self._code.function, configured(self.options, options), self._bound, self._code, self._further)
 
     @hiding_frames
     def source(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
-        """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` in their place. No GPU is needed.
+        """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` instead. No GPU is needed.
 
         For `arch="gfx908"` and `"gfx90a"`, AMD's targets, it is HIP C++.
         """
@@ -193,7 +194,7 @@ class Kernel(KernelByName, KernelShown):
     def ptx(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the PTX for arguments, compiled by NVRTC. No GPU is needed.
 
-        Raises `ArgumentError` for AMD's targets, which have none.
+        Raises `ArgumentError` for AMD's targets, which have no PTX.
         """
         from tilewright.runtime.nvrtc import compile_ptx
 
@@ -221,13 +222,13 @@ class Kernel(KernelByName, KernelShown):
     def resources(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Any:
         """Return registers, spills, shared memory and more, as the compiler reports them. No GPU is needed.
 
-        For AMD's targets the vector, accumulation and scalar registers are told apart.
+        For AMD's targets, vector, accumulation and scalar registers are listed separately.
         """
         return self.lower(*args, arch=arch, **kwargs).module.resources
 
     @hiding_frames
     def lower(self, *args: Any, arch: str | None = None, block: Extent = None, **kwargs: Any) -> Lowered:
-        """Return the kernel's IR for arguments, after all passes, and what is made of it."""
+        """Return the kernel's IR for arguments, after all passes, and what is generated from it."""
         if self.takes_any_number:
             return self.numbered_for(args).lower(*args, arch=arch, block=block, **kwargs)
         shape = None if block is None else launch_config(1, block).block
@@ -246,11 +247,11 @@ class Kernel(KernelByName, KernelShown):
 
     @hiding_frames
     def analyze(self, *args: Any, grid: Extent, block: Extent, **kwargs: Any) -> Profile:
-        """Run the kernel on the simulator and return what it costs: `kernel[grid, block].analyze(*args)` in full."""
+        """Run the kernel in the simulator and return its profile: as `kernel[grid, block].analyze(*args)`."""
         return self[grid, block].analyze(*args, **kwargs)
 
     def complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return all arguments in order, defaults filled in, those of *operands one by one."""
+        """Return all arguments in order, with defaults filled in and those of *operands one by one."""
         try:
             bound = self.__signature__.bind(*self._bound, *args, **kwargs)
         except TypeError as error:
@@ -264,11 +265,11 @@ class Kernel(KernelByName, KernelShown):
         return tuple(values)
 
     def forget(self) -> None:
-        """Drop what was compiled: something that the kernel was traced with has changed."""
+        """Discard the compiled code: something that the kernel was traced with has changed."""
         self._code.forget()
 
     def variant(self, block: Extent) -> _Variant:
-        """Return what was compiled for a block shape."""
+        """Return the compiled code for a block shape."""
         shape, code = launch_config(1, block).block, self._code
         key = self.bound, self._further, self.options.arch, *self.options.of_code.values(), shape
         found: _Variant | None = code.variants.get(key)
@@ -570,9 +571,10 @@ def kernel(
 def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1, dependent_launch: bool = False) -> Any:
     """Make a kernel of a function: `@tw.kernel`, or `@tw.kernel(fastmath=True)`.
 
-    The function runs once for each kind of arguments, to be traced; its loops over `range` and its branches on
-    device values become loops and branches of the device. Arrays arrive as tensors with dynamic extents and strides,
-    numbers as device scalars, and parameters annotated `tw.constexpr` as they are.
+    The function is traced once for each combination of argument types and compile-time values, a specialisation: its
+    loops over `range` and its branches on device values become loops and branches on the device. Arrays arrive as
+    tensors with dynamic extents and strides, and numbers as device scalars; parameters annotated `tw.constexpr` keep
+    their Python values.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -585,8 +587,9 @@ def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1, 
     >>> x
     array([0., 2., 4., 6., 8.], dtype=float32)
 
-    With `fastmath` quotients and functions of float32 are approximate: `tw.exp` is CUDA's `__expf`. `cluster` is how
-    many blocks form a cluster, `dependent_launch` lets launches begin early, as in `Kernel.configure`.
+    With `fastmath`, division and functions of float32 are approximate: `tw.exp` becomes CUDA's `__expf`. `cluster`, the
+    number of blocks per cluster, and `dependent_launch`, which lets a launch begin early, are options of
+    `Kernel.configure`.
     """
     options = Options(fastmath=fastmath, cluster=cluster, dependent_launch=dependent_launch)
     return Kernel(function, options) if function is not ... else lambda target: Kernel(target, options)

@@ -26,7 +26,7 @@ class Product(Matmul):
     """Multiply matrices: epilogue(alpha * (a @ b) + beta * c + bias), rounded once to `out_dtype`.
 
     Call it as `tw.matmul(a, b)`; `tw.matmul.explain(a, b)` says how that would be computed, `tw.matmul.prepare(a, b)`
-    packs it for the driver, and `tw.matmul.tune(a, b)` measures which kernel is fastest. See `__call__`.
+    prepares its launch, and `tw.matmul.tune(a, b)` measures which kernel is fastest. See `__call__`.
     """
 
     @hiding_frames
@@ -45,22 +45,21 @@ class Product(Matmul):
         flush: bool = False,
         **options: Any,  # those of the call
     ) -> Tuning:
-        """Measure the kernels for this product, and let calls of its kind take the fastest from now on.
+        """Measure the kernels for this product, and use the fastest for such calls from now on.
 
         The arguments are those of the call. Of the candidates that `explain` shows, the `most` that are predicted to be
         fastest are tried (None: all), for `budget` seconds if one is given. Each is compiled, in `workers` processes,
-        runs once and is compared with the first, the model's choice: max |x - y| <= tolerance max |y|, where
-        the default of `tolerance` goes by the type of the result. It is timed as `tw.bench.compare` does, and those
-        within 5 % of the best once more, interleaved: back to back, as a CUDA graph where PyTorch can capture it and
-        the launch would show; with `flush` each time with a cold L2 cache, as where other work comes between. A
-        candidate that fails or is wrong is left out and listed. `out` is not written, and all arrays hold afterwards
-        what they held before.
+        runs once and is compared with the first, the model's choice: max |x - y| <= tolerance max |y|, where the
+        default of `tolerance` depends on the type of the result. It is timed as by `tw.bench.compare`, and those within
+        5 % of the best once more, interleaved: back to back, as a CUDA graph where PyTorch can capture it and the
+        launch would show; with `flush` each time with a cold L2 cache, as after other work. A candidate that fails or
+        is wrong is excluded and listed. `out` is not written, and all arrays keep their contents.
 
-        With `store`, the find is kept in the folder of the cache, by device, CUDA driver, release of Tilewright and
-        problem: extents, element types, layouts and alignments. Calls of later processes take it too, and a later
-        `tune` returns it without measuring, unless `force` says so. `explain` says where a choice was found by tuning.
+        With `store`, the result is stored in the cache folder, by device, CUDA driver, release of Tilewright and
+        problem: extents, element types, layouts and alignments. Calls of later processes use it too, and a later `tune`
+        returns it without measuring, unless `force` is set. `explain` says where a choice was found by tuning.
 
-        On the simulator, where time means nothing, the candidates are run and compared, and nothing is kept.
+        In the simulator, where times mean nothing, the candidates are run and compared, and nothing is stored.
 
         >>> import numpy as np, tilewright as tw
         >>> a, b = np.ones((16, 32), np.float16), np.ones((32, 16), np.float16)

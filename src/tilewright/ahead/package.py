@@ -20,7 +20,7 @@ ARCHS = ("sm_80", "sm_90a")
 
 
 class Package:
-    """Kernels that programs launch without this library: `add` compiles them, `write` makes the files.
+    """Kernels that programs launch without this library: `add` compiles them, `write` writes the files.
 
     >>> import tempfile, tilewright as tw
     >>> @tw.kernel
@@ -54,7 +54,7 @@ class Package:
 
     @property
     def functions(self) -> tuple[ExportedFunction, ...]:
-        """What was added, in order."""
+        """The functions that were added, in order."""
         return tuple(self._functions.values())
 
     def add(self, launcher: Launchable, *args: Any, name: str | None = None) -> ExportedFunction:
@@ -62,13 +62,13 @@ class Package:
 
         The arguments are those of a launch, or `tw.spec(dtype, shape)` in place of arrays. As in a launch, the kernel
         is compiled for their types, ranks, unit strides, and the powers of two (up to 16 bytes) that divide pointers,
-        extents and strides; all else is given by each launch, which refuses arrays that the kernel is not for.
-        Values of `tw.constexpr` parameters are compiled in. The grid is a number, up to three, or a function of the
-        arguments that computes it with + - * // % and `tw.ceil_div`.
+        extents and strides; everything else is passed at each launch, which rejects arrays that do not fit. Values of
+        `tw.constexpr` parameters are compiled in. The grid is one to three numbers, or a function of the arguments that
+        computes it with + - * // % and `tw.ceil_div`.
 
-        Raises `ArgumentError` for a name that C or Python has taken or the package has, and for kernels whose launches
-        only this library can make: whose blocks all have to be there at once, that reach arrays by addresses, copy
-        pixels, or make tensor maps; `CompileError` where the compiler refuses the kernel.
+        Raises `ArgumentError` for a name that C, Python or the package already uses, and for kernels that only this
+        library can launch: those that need all blocks at once, access arrays by address, copy pixels, or make tensor
+        maps; `CompileError` if the compiler rejects the kernel.
         """
         if not all(hasattr(launcher, part) for part in ("kernel", "grid", "block")):
             raise ArgumentError(
@@ -82,14 +82,14 @@ class Package:
         return self._functions[name]
 
     def write(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Path, ...]:
-        """Write the files of the package into a folder, which is made where it is missing, and return their paths.
+        """Write the files of the package into a folder, which is created if missing, and return their paths.
 
         - `<name>.h`, `<name>.c` and `<name>_code.c`: C99; compile the two sources with a program, C or C++;
         - `<name>.py`: a Python module that needs Python and the driver only, and the cubins that it loads;
-        - `<name>_torch.py`: registers `torch.ops.<name>.<function>`, from the module beside it.
+        - `<name>_torch.py`: registers `torch.ops.<name>.<function>`, from the module in the same folder.
 
-        Each file appears whole. Raises `ArgumentError` for an empty package, and for files that are there already,
-        unless `overwrite`.
+        Each file is written atomically. Raises `ArgumentError` for an empty package, and for files that exist, unless
+        `overwrite`.
         """
         instance("Package.write", "folder", folder, (str, os.PathLike), "a path")
         if not self._functions:

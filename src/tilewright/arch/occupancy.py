@@ -27,7 +27,7 @@ from tilewright.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks on a multiprocessor, the share of its threads that they fill, and what allows no more."""
+    """Blocks on a multiprocessor, the share of its threads that they fill, and the resource that limits them."""
 
     blocks: int
     share: float

@@ -112,12 +112,12 @@ class CopyAtom(Displayed):
 
     @property
     def is_asynchronous(self) -> bool:
-        """True where what the instruction copies is there only after a wait."""
+        """True if the copied data is available only after a wait."""
         return False
 
     @property
     def is_bulk(self) -> bool:
-        """True where one thread starts the copy of a whole tile."""
+        """True if one thread starts the copy of a whole tile."""
         return False
 
     def copy_bulk(
@@ -133,7 +133,7 @@ class CopyAtom(Displayed):
         )
 
     def check(self, copy: Any, width: int) -> None:  # Any: the copy that is being lowered, see trace.vectors
-        """Refuse what the instruction cannot do, with the hardware's reason; ordinary accesses do everything."""
+        """Reject what the instruction cannot do, with the hardware's reason; ordinary accesses can do everything."""
 
     def move(self, copy: Any, places: list[Any], width: int, guard: Any) -> None:  # Any: as above, and numbers
         """Emit the copy of `width` elements from and to `places`, where and as far as `guard` says."""

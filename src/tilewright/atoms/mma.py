@@ -46,7 +46,8 @@ class MMAAtom(Displayed):
     `layout_a`, `layout_b` and `layout_c` map (thread, value) to the element of the column-major (M,K), (N,K) and (M,N)
     tile that this value of this thread holds; D is held as C is, unless there is a `layout_d`. `thr_id` maps the
     threads of the atom to thread numbers. `arch` is the first target that has the instruction ("" for all). `a_place`
-    and `b_place` say where the instruction takes A and B from; `is_asynchronous`, that D is there only after a wait.
+    and `b_place` say where the instruction takes A and B from; `is_asynchronous`, that D is available only after a
+    wait.
 
     >>> import tilewright as tw
     >>> atom = tw.atoms.UniversalFMA(tw.float32)
@@ -134,7 +135,7 @@ class MMAAtom(Displayed):
 
     @property
     def products(self) -> int:
-        """The number of products that the instruction computes: rows * N * K."""
+        """The number of multiply-accumulates that the instruction computes: rows * N * K."""
         return self.rows * self.shape_mnk[1] * self.shape_mnk[2]
 
     @property

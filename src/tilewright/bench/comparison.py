@@ -47,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Comparison(Mapping[str, Candidate]):
-    """Candidates by name, each with its times; `ratio` sets them against the baseline.
+    """Candidates by name, each with its times; `ratio` compares them with the baseline.
 
     Print it for a table, or take `as_json()`.
     """

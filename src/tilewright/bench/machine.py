@@ -39,7 +39,7 @@ _DISTRIBUTIONS = {
 
 
 def machine(ordinal: int = 0) -> dict[str, Any]:  # Any: plain data
-    """Return what figures measured now depend on, as plain data for JSON; None for what cannot be known.
+    """Return the conditions that measurements depend on, as plain data for JSON; None for what is unknown.
 
     >>> sorted(machine())
     ['cpu', 'date', 'gpu', 'versions']

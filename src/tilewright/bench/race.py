@@ -95,18 +95,17 @@ def compare(
     """Time candidates interleaved, round by round, and return their times and ratios.
 
     In each of `rounds` rounds every candidate runs for about `batch_ms`; each round has another order, drawn from a
-    fixed seed, because what runs after a kernel that draws full power runs at lower clocks, and a fixed or a rotating
-    order would charge that to one candidate. With `flush` every call runs with a cold L2 cache between two events, as
-    in `do_bench`. Without, a round is one batch of calls back to back, as a CUDA graph where a call takes less than a
-    millisecond or its launch longer than its work, and PyTorch or CuPy can capture it. `baseline` (the first candidate)
-    is what ratios refer to.
+    fixed seed, because a kernel runs at lower clocks after one that draws full power, and with a fixed or rotating
+    order that would slow down one candidate only. With `flush` every call runs with a cold L2 cache between two events,
+    as in `do_bench`. Without, a round is one batch of calls back to back, as a CUDA graph where a call takes less than
+    a millisecond or its launch longer than its work, and PyTorch or CuPy can capture it. `baseline` (the first
+    candidate) is what ratios refer to.
 
     `reference`, where given, is what each candidate must compute before it is timed: an array or a tuple of them, or
     the name of the candidate whose results count. It is compared with the arrays `outputs` that the candidates write,
     or with what a candidate returns. `outputs` hold NaN before each check (integers the lowest value); with
-    `spoiled=False`, for candidates that read them, their first contents. They agree where
-    max |x - reference| <= tolerance max |reference|; the default tolerance depends on the type (float32: 1e-4;
-    integers: 0).
+    `spoiled=False`, for candidates that read them, they keep their first contents. They agree where max |x - reference|
+    <= tolerance max |reference|; the default tolerance depends on the type (float32: 1e-4; integers: 0).
 
     Raises `CheckError` for a wrong candidate, `ArgumentError` for one that cannot be compared, `DeviceError` without a
     GPU.
@@ -169,7 +168,7 @@ class Race:
         self._shuffle = random.Random(0).shuffle
 
     def round(self, tell: Callable[[str], object] = len) -> None:
-        """Run every candidate for one batch, in another order; `tell` gets the name of each that is done."""
+        """Run every candidate for one batch, in a new order; `tell` is called with the name of each that is done."""
         order = list(self._batches)
         self._shuffle(order)
         times = {}
@@ -191,7 +190,7 @@ class Race:
         return len(self._times)
 
     def result(self) -> Comparison:
-        """Return what the complete rounds gave. Raises `ArgumentError` before the first one."""
+        """Return the result of the complete rounds. Raises `ArgumentError` before the first one."""
         if not self._times:
             raise ArgumentError("no round is complete yet")
         candidates = {

@@ -96,9 +96,9 @@ class TimedLaunch:
 class Timing:
     """The times of single runs in milliseconds, and how they were taken.
 
-    `host_ms` is what one call takes on the host until all is queued. Before each run the device is kept busy by
-    `holds` flushes of `flush_bytes`, long enough that the run is queued before its start is marked; `host_bound` says
-    that even so the host was too slow (it waits for the device, for example), and its time is in the figures.
+    `host_ms` is the time of one call on the host, until all work is queued. Before each run the device is kept busy by
+    `holds` flushes of `flush_bytes`, long enough that the run is queued before its start is marked; `host_bound` is
+    true if the host was still too slow (it waits for the device, for example), so that its time is included.
     """
 
     milliseconds: tuple[float, ...]
@@ -121,13 +121,13 @@ def do_bench(
 ) -> float | list[float]:
     """Return the time of one call of `fn` on the GPU, in milliseconds.
 
-    The signature and the meaning of Triton's: `fn` runs for about `warmup` and then `rep` milliseconds, each run
-    between two events and after a write over the L2 cache. While that write runs the host queues the call, so the cost
-    of the launch is not in the time; `time_runs` tells whether that held. The result is the "median" (or "min",
+    Signature and meaning are Triton's: `fn` runs for about `warmup` and then `rep` milliseconds, each run between two
+    events and after a write that flushes the L2 cache. During that write the host queues the call, so the time does not
+    include the cost of the launch; `time_runs` reports whether that was so. The result is the "median" (or "min",
     "max", "mean", "all": the list) of the runs, or the list of their `quantiles`, a number where there is only one.
 
-    `fn` has to queue its work on the current stream of PyTorch or CuPy, or on the default stream. Its first call,
-    which may compile, is not timed. Raises `ArgumentError` for another mode and for kernels that run on the simulator,
+    `fn` must queue its work on the current stream of PyTorch or CuPy, or on the default stream. Its first call, which
+    may compile, is not timed. Raises `ArgumentError` for another mode and for kernels that run on the simulator,
     `DeviceError` without a GPU.
     """
     _check_mode(quantiles, return_mode)
@@ -142,7 +142,7 @@ def time_runs(
     setup: Run | None = None,
     stopwatch: Stopwatch | None = None,
 ) -> Timing:
-    """Time `fn` as `do_bench` does and return all that was measured.
+    """Time `fn` as `do_bench` does and return all measurements.
 
     `setup` runs before each run and is not timed: it restores what `fn` changes. Raises `ArgumentError` for times that
     are not positive.

@@ -25,7 +25,8 @@ class _Symmetric(Protocol):
 class Group(Protocol):
     """The ranks that compute together, as one of them sees them.
 
-    `symmetric` returns memory of zeros on every rank that all ranks reach; when it returns, all have made theirs.
+    `symmetric` returns zeroed memory on every rank that all ranks can access; when it returns, all have allocated
+    theirs.
     """
 
     rank: int
@@ -36,14 +37,14 @@ class Group(Protocol):
 
 
 class ExchangeBuffer:
-    """Symmetric memory for one operation at a time: `shape` is that of what one rank sends to another.
+    """Symmetric memory for one operation at a time: `shape` is the shape of the data that one rank sends to another.
 
-    Every rank has two slots for each rank, which calls use alternately: who writes a slot again has waited, in the call
-    between, for what its reader told behind its last read. The number of a call is that of its flags, so that these
-    need not be set back; after 2**31 - 1 calls a new buffer has to be made. All ranks make their buffers, and call the
-    operations on them, in the same order, and each rank makes its launches on one stream.
+    Every rank has two slots for each rank, which calls use alternately: before a slot is written again, its writer has
+    waited, in the call between, for the signal that its reader sends after the last read. Flags hold the number of a
+    call, so that they need no reset; after 2**31 - 1 calls a new buffer must be made. All ranks make their buffers, and
+    call the operations on them, in the same order, and each rank makes its launches on one stream.
 
-    Raises `ArgumentError` for shapes and groups that are none.
+    Raises `ArgumentError` for invalid shapes and groups.
     """
 
     def __init__(self, group: Group, shape: tuple[int, ...], dtype: object) -> None:
@@ -68,7 +69,7 @@ class ExchangeBuffer:
         self._flags = list(group.symmetric((self.size,), "int32").peers)
 
     def ring(self, step: int) -> int:
-        """Return the rank that is so many steps behind this one in the ring."""
+        """Return the rank that is a number of steps after this one in the ring."""
         return (self.rank + step) % self.size
 
     def slot(self, reader: int, sender: int) -> Any:
@@ -80,12 +81,12 @@ class ExchangeBuffer:
         return self._slots[self.rank][self.calls % 2][:, : self._count]
 
     def tell(self, ranks: Sequence[int]) -> None:
-        """Let ranks know that what this one has launched for them is over, when it is."""
+        """Signal to ranks, when it completes, the work that this one has launched for them."""
         if ranks:
             tell[1, 1]([self._flags[rank] for rank in ranks], self.rank, self.calls)
 
     def wait(self, first: int, count: int = 1) -> None:
-        """Let what is launched behind this wait for what `count` ranks from `first` on have launched for this one."""
+        """Let later launches wait for the work that `count` ranks from `first` on have launched for this one."""
         await_ranks[1, 1](self._flags[self.rank], first, count, self.calls)
 
     def __enter__(self) -> None:

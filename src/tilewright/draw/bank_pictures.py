@@ -26,7 +26,7 @@ _WIDTHS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one access costs: its passes, the fewest that so many bytes can take, and the words that collide.
+    """The cost of one access: its passes, the fewest possible for that many bytes, and the words that collide.
 
     `worst` is the bank with most words in one phase and their number; `colliding` are all words of banks that have
     more than one word in the same phase.
@@ -39,7 +39,7 @@ class Traffic:
 
     @property
     def is_free(self) -> bool:
-        """True when no bank has to deliver two words in one phase."""
+        """True when no bank must deliver two words in one phase."""
         return not self.colliding
 
     def __str__(self) -> str:
@@ -129,12 +129,12 @@ def banks(
     width: int | None = None,
     limit: Limit = LIMIT,
 ) -> Drawing:
-    """Draw the shared-memory bank of each element, and mark what one access of a warp makes of the banks.
+    """Draw the shared-memory bank of each element, and mark the bank conflicts of one access of a warp.
 
     `dtype` is the element type (a tensor brings its own; float32 by default). `access` gives for each lane the index or
     coordinate of the element where it starts (None: the lane does nothing), as a sequence or as a layout from lanes to
     indices; `width` is the number of bytes a lane moves, one element by default. Elements that are touched show their
-    lane; a heavy outline marks those whose bank has to deliver several words.
+    lane; a heavy outline marks those whose bank must deliver several words.
 
     >>> from tilewright.layout import Layout
     >>> tile = Layout((32, 32), (32, 1))

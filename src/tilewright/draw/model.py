@@ -158,9 +158,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing(Displayed):
-    """Grids arranged as a table (None for an empty place), with a title above and notes below.
+    """Grids arranged as a table (None for an empty cell), with a title above and notes below.
 
-    `colour_key` says what the colours mean, which text leaves out.
+    `colour_key` explains the colours, which text omits.
 
     Grids in one row share their top edge and grids in one column their left edge, so that A, B and C of a matrix
     product line up.
@@ -202,7 +202,7 @@ class Drawing(Displayed):
 def beside(*drawings: Drawing, title: str = "") -> Drawing:
     """Put drawings next to one another, each under its own title.
 
-    Notes that hold for all of them are told once, others after the title of the drawing that they belong to.
+    Notes common to all of them are shown once, others after the title of their drawing.
     """
     for drawing in drawings:
         instance("draw.beside", "each drawing", drawing, Drawing, "a Drawing", "tw.draw.picture(x) makes one")

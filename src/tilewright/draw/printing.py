@@ -50,7 +50,7 @@ def picture(
     >>> picture(tw.Layout((4, 8)), title="column-major").title
     'column-major'
 
-    Raises `ArgumentError` for what has no picture, `LayoutError` when a layout is dynamic.
+    Raises `ArgumentError` for an object that cannot be drawn, `LayoutError` when a layout is dynamic.
     """
     integer("a drawing", "first", first, minimum=0, maximum=1)
     drawing = _drawing(x, limit, dtype, whole)

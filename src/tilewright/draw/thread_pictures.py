@@ -121,9 +121,9 @@ Part = Tensor | Callable[[Tensor], Tensor]
 def tiling(whole: Any, *parts: Part, limit: Limit = LIMIT) -> Drawing:  # Any: a tensor, layout or shape
     """Draw a tensor, layout or shape with parts of it marked, such as one thread's partition or one block's tile.
 
-    A part is a function from a tensor to its part, which works for all of them, or a part that was cut from the
-    host tensor `whole` itself. Marked cells show below their offset (or value) the place in the part; each part has
-    its own colour.
+    A part is a function from a tensor to its part, which works for all of them, or a part that was cut from the host
+    tensor `whole` itself. Marked cells show their position in the part below their offset (or value); each part has its
+    own colour.
 
     >>> import tilewright as tw
     >>> threads = tw.Layout((2, 2))

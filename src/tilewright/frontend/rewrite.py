@@ -127,8 +127,8 @@ def function(*, fastmath: bool | None = None) -> Callable[[F], F]: ...
 def function(target: Any = ..., *, fastmath: bool | None = None) -> Any:
     """Make a helper function whose loops and branches on device values become device control flow.
 
-    A plain helper runs as Python while tracing; one that holds `for i in range(n)` or `if` on device values needs
-    this decorator. It may be called from kernels and from other helpers; outside of a kernel it is the plain function.
+    A plain helper runs as Python while tracing; a helper with `for i in range(n)` or `if` on device values needs this
+    decorator. It may be called from kernels and from other helpers; outside of a kernel it is the plain function.
 
     >>> import tilewright as tw
     >>> @tw.function
@@ -139,10 +139,11 @@ def function(target: Any = ..., *, fastmath: bool | None = None) -> Any:
     >>> clamp(7, 0, 5)
     5
 
-    `@tw.function(fastmath=True)` computes what is called inside approximately, as `@tw.kernel(fastmath=True)` does, and
-    `fastmath=False` exactly; without it a function is computed as its caller is.
+    `@tw.function(fastmath=True)` uses approximate arithmetic, as `@tw.kernel(fastmath=True)` does, and `fastmath=False`
+    exact arithmetic; by default a function does as its caller.
 
-    Raises `LanguageError` for what is not a function, and when first traced for Python that has no meaning on a device.
+    Raises `LanguageError` for an object that is not a function, and at the first trace for Python that a device cannot
+    run.
     """
     if fastmath is not None and not isinstance(fastmath, bool):
         raise ArgumentError(f"fastmath= of @tw.function is True, False or None, got {shown(fastmath)}")

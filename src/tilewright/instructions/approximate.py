@@ -71,13 +71,13 @@ def sqrt_approx(x: Any, *, ftz: bool = False) -> Scalar:
 
 @elementwise(1)
 def sin_approx(x: Any, *, ftz: bool = False) -> Scalar:
-    """Return the sine, within 2 ** -20.5 for x from -2 pi to 2 pi and further off beyond."""
+    """Return the sine, within 2 ** -20.5 for x from -2 pi to 2 pi and less accurate beyond."""
     return _approximate("sin", ftz, x)
 
 
 @elementwise(1)
 def cos_approx(x: Any, *, ftz: bool = False) -> Scalar:
-    """Return the cosine, within 2 ** -20.5 for x from -2 pi to 2 pi and further off beyond."""
+    """Return the cosine, within 2 ** -20.5 for x from -2 pi to 2 pi and less accurate beyond."""
     return _approximate("cos", ftz, x)
 
 

@@ -43,12 +43,12 @@ _HALVES = (float16, bfloat16)
 
 
 def atomic_add(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu") -> Any:
-    """Add to an element indivisibly and return what it was: old = t[coord]; t[coord] = old + value.
+    """Add to an element atomically and return its old value: old = t[coord]; t[coord] = old + value.
 
-    A tuple of two values is added to the element and its right neighbour in memory, float16 or bfloat16, by one
-    instruction, each of the two indivisibly; the place of the first is even. The result then is a tuple too.
+    A tuple of two float16 or bfloat16 values is added by one instruction to the element and the next one in memory,
+    each atomically; the offset of the first must be even. The result then is a tuple too.
 
-    Raises `LanguageError` for registers, for a type that has no such operation, and for other `sem` and `scope` than
+    Raises `LanguageError` for registers, for a type without such an operation, and for a `sem` or `scope` other than
     "relaxed", "acquire", "release", "acq_rel" and "cta", "cluster", "gpu", "sys".
     """
     if isinstance(value, tuple):
@@ -57,47 +57,47 @@ def atomic_add(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", 
 
 
 def atomic_max(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu") -> Any:
-    """Raise an element to a value indivisibly and return what it was: old = t[coord]; t[coord] = max(old, value).
+    """Raise an element to a value atomically and return its old value: old = t[coord]; t[coord] = max(old, value).
 
-    Of floats, NaN loses against a number, and -0 counts as less than +0. Errors as `atomic_add`.
+    For floats, a number is preferred to NaN, and -0 is less than +0. Errors as `atomic_add`.
     """
     return _atomic("max", tensor, coord, value, sem, scope)
 
 
 def atomic_min(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu") -> Any:
-    """Lower an element to a value indivisibly and return what it was: old = t[coord]; t[coord] = min(old, value).
+    """Lower an element to a value atomically and return its old value: old = t[coord]; t[coord] = min(old, value).
 
-    Of floats, NaN loses against a number, and -0 counts as less than +0. Errors as `atomic_add`.
+    For floats, a number is preferred to NaN, and -0 is less than +0. Errors as `atomic_add`.
     """
     return _atomic("min", tensor, coord, value, sem, scope)
 
 
 def atomic_and(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu") -> Any:
-    """Keep the bits of an integer that a value has, indivisibly; return what it was. Errors as `atomic_add`."""
+    """Clear the bits of an integer that a value lacks, atomically; return the old value. Errors as `atomic_add`."""
     return _atomic("and", tensor, coord, value, sem, scope)
 
 
 def atomic_or(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu") -> Any:
-    """Set the bits of an integer that a value has, indivisibly; return what it was. Errors as `atomic_add`."""
+    """Set the bits of an integer that a value has, atomically; return the old value. Errors as `atomic_add`."""
     return _atomic("or", tensor, coord, value, sem, scope)
 
 
 def atomic_xor(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu") -> Any:
-    """Invert the bits of an integer that a value has, indivisibly; return what it was. Errors as `atomic_add`."""
+    """Invert the bits of an integer that a value has, atomically; return the old value. Errors as `atomic_add`."""
     return _atomic("xor", tensor, coord, value, sem, scope)
 
 
 def atomic_exch(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu") -> Any:
-    """Put a value into an element indivisibly and return what it was. Errors as `atomic_add`."""
+    """Store a value in an element atomically and return the old value. Errors as `atomic_add`."""
     return _atomic("exch", tensor, coord, value, sem, scope)
 
 
 def atomic_cas(
     tensor: Tensor, coord: Any, compare: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu"
 ) -> Any:
-    """Put a value into an element if it is `compare`, indivisibly; return what it was: `compare` says that it worked.
+    """Store a value in an element if it equals `compare`, atomically; return the old value: `compare` on success.
 
-    Floats are compared by their bits, so that NaN meets NaN and 0.0 does not meet -0.0. Errors as `atomic_add`.
+    Floats are compared by their bits, so that a NaN equals itself and 0.0 differs from -0.0. Errors as `atomic_add`.
     """
     engine = _engine("atomic_cas", tensor)
     _demand_words("atomic_cas", sem, scope)

@@ -50,11 +50,11 @@ def sync_warp() -> None:
 
 
 class named_barrier:  # a word of kernels, like range
-    """One of a block's barriers 1 to 15, at which `threads` threads meet, in whole warps.
+    """One of a block's barriers 1 to 15, for `threads` threads in whole warps.
 
-    A phase of the barrier is over when `threads` threads have come, by `sync` or by `arrive`; the next one begins with
-    none. A thread that leaves `sync` sees what all of them wrote before they came. The warps that meet may be
-    in different branches:
+    A phase of the barrier is over when `threads` threads have called `sync` or `arrive`; the next one starts with none.
+    After `sync`, a thread sees everything that these threads wrote before they arrived. The warps may be in different
+    branches:
 
     >>> import numpy as np
     >>> import tilewright as tw
@@ -110,11 +110,11 @@ class named_barrier:  # a word of kernels, like range
         self.threads = given
 
     def sync(self) -> None:
-        """Arrive, and wait until all threads of the phase have (PTX barrier.sync)."""
+        """Arrive, and wait until all threads of the phase have arrived (PTX barrier.sync)."""
         self._emit("sync")
 
     def arrive(self) -> None:
-        """Arrive without waiting: what the thread wrote before is visible to those who wait (PTX barrier.arrive)."""
+        """Arrive without waiting; threads that wait see what this thread wrote before (PTX barrier.arrive)."""
         self._emit("arrive")
 
     def _emit(self, kind: str) -> None:

@@ -74,7 +74,7 @@ def lop3(a: Any, b: Any, c: Any, table: int | Callable[[int, int, int], int]) ->
 def funnel_shift_left(low: Any, high: Any, amount: Any, *, clamp: bool = False) -> Scalar:
     """Return the upper word of the 64 bits high:low shifted left, as uint32 (PTX shf.l.b32).
 
-    The amount counts modulo 32; with `clamp` more than 32 is 32.
+    The amount is taken modulo 32; with `clamp`, an amount above 32 is 32.
     """
     return _funnel("left", low, high, amount, clamp)
 
@@ -83,14 +83,14 @@ def funnel_shift_left(low: Any, high: Any, amount: Any, *, clamp: bool = False) 
 def funnel_shift_right(low: Any, high: Any, amount: Any, *, clamp: bool = False) -> Scalar:
     """Return the lower word of the 64 bits high:low shifted right, as uint32 (PTX shf.r.b32).
 
-    The amount counts modulo 32; with `clamp` more than 32 is 32.
+    The amount is taken modulo 32; with `clamp`, an amount above 32 is 32.
     """
     return _funnel("right", low, high, amount, clamp)
 
 
 @elementwise(1)
 def ffs(x: Any) -> Scalar:
-    """Return the place of the lowest one bit of an integer of 32 or 64 bits, as int32: 1 for bit 0, and 0 for 0."""
+    """Return the position of the lowest set bit of an integer of 32 or 64 bits, as int32: 1 for bit 0, and 0 for 0."""
     value = as_integer(x, "tw.ffs", 32, 64)
     return Scalar(current("tw.ffs").pure(FindFirstSet(value.value), int32))
 
@@ -106,8 +106,8 @@ def brev(x: Any) -> Scalar:
 def bfe(x: Any, start: Any, length: Any) -> Scalar:
     """Return `length` bits of an integer of 32 or 64 bits from bit `start` on, in its type (PTX bfe).
 
-    A signed type takes the field's sign, an unsigned one zeros. What lies beyond the type's bits counts as its sign, or
-    zero. Of `start` and `length` the low eight bits count.
+    A signed type is sign-extended, an unsigned one zero-extended. Bits beyond those of the type count as its sign, or
+    zero. Only the low eight bits of `start` and `length` are used.
     """
     value = as_integer(x, "tw.bfe", 32, 64)
     places = (as_word(start, "tw.bfe").value, as_word(length, "tw.bfe").value)
@@ -119,7 +119,7 @@ def bfi(field: Any, into: Any, start: Any, length: Any) -> Scalar:
     """Return `into` with `length` bits from bit `start` on replaced by the low bits of `field` (PTX bfi).
 
     Both are integers of 32 or 64 bits of one width; the result has the type of `into`. Bits beyond the type's are
-    dropped. Of `start` and `length` the low eight bits count.
+    dropped. Only the low eight bits of `start` and `length` are used.
     """
     if isinstance(into, int):
         inserted = as_integer(field, "tw.bfi", 32, 64)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def tma_store_commit() -> None:
-    """Close the thread's group of bulk stores begun so far (PTX cp.async.bulk.commit_group).
+    """Commit the thread's bulk stores started so far as one group (PTX cp.async.bulk.commit_group).
 
     Source: CUTLASS tma_store_arrive.
     """
@@ -37,11 +37,12 @@ def tma_store_commit() -> None:
 
 
 def tma_store_wait(pending: int = 0, *, read: bool = True) -> None:
-    """Wait until at most `pending` of the thread's newest groups of bulk stores are left.
+    """Wait until at most `pending` of the thread's newest groups of bulk stores are incomplete.
 
-    With `read` until the others have read shared memory, which may then be written again; with `read=False` until they
-    have written global memory too (PTX cp.async.bulk.wait_group.read, .wait_group). The thread that started the stores
-    waits; a barrier tells the others. A block's last stores are waited for, too: its shared memory ends with it.
+    With `read` the older groups count as complete when they have read shared memory, which may then be overwritten;
+    with `read=False` when they have also written global memory (PTX cp.async.bulk.wait_group.read, .wait_group). The
+    thread that started the stores waits, and a barrier informs the others. Wait for a block's last stores too, because
+    its shared memory ends with the block.
 
     Raises `LanguageError` for a number that is not an int, at least 0. Source: CUTLASS tma_store_wait.
     """

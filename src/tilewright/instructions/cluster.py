@@ -102,8 +102,8 @@ def block_rank_in_cluster() -> Any:
 def cluster_sync() -> None:
     """Wait for all threads of all blocks of the cluster; their memory accesses are then visible.
 
-    It is `tw.cluster_arrive()` and `tw.cluster_wait()`. A block may reach the shared memory of another one behind the
-    first such barrier, when all have begun, and no block may leave before the others have done so:
+    It is `tw.cluster_arrive()` and then `tw.cluster_wait()`. A block may access the shared memory of another one only
+    after the first such barrier, when all blocks have started, and may not exit before the others' accesses are done:
 
     >>> import numpy as np
     >>> import tilewright as tw
@@ -119,7 +119,7 @@ def cluster_sync() -> None:
     >>> out[0].item(), out[32].item()
     (32, 0)
 
-    Threads that have run to their end are not waited for. Needs sm_90. Source: PTX ISA, barrier.cluster.
+    The barrier does not wait for threads that have exited. Needs sm_90. Source: PTX ISA, barrier.cluster.
     """
     tracer = _demand("tw.cluster_sync")
     tracer.emit(ClusterArrive(False))
@@ -127,11 +127,11 @@ def cluster_sync() -> None:
 
 
 def cluster_arrive(*, relaxed: bool = False) -> None:
-    """Arrive at the barrier of the cluster without waiting: what the thread did before is visible to those who wait.
+    """Arrive at the barrier of the cluster without waiting; threads that wait see what this thread did before.
 
     Each thread waits (`tw.cluster_wait`) before it arrives again. With `relaxed` the arrival orders no memory, and
-    costs no fence: those who wait know that the thread's block has begun, and see the mbarriers that it has made, whose
-    initialisation has a fence of its own. That is enough where a kernel begins:
+    needs no fence: threads that wait know that this block has started, and see the mbarriers that it initialised, which
+    have their own fence. That is enough at the start of a kernel:
 
     >>> import numpy as np
     >>> import tilewright as tw

@@ -149,7 +149,7 @@ def emit_copy(copy: VectorCopy, places: list[Any], width: int, guard: Any, cache
 
 
 def cp_async_commit() -> None:
-    """Close the thread's group of asynchronous copies begun so far (PTX cp.async.commit_group)."""
+    """Commit the thread's asynchronous copies started so far as one group (PTX cp.async.commit_group)."""
     current("tw.cp_async_commit").emit(AsyncCommit())
 
 

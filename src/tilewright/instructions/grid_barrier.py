@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 def sync_grid() -> None:
     """Wait for all threads of all blocks; their memory accesses are then visible (grid_group::sync).
 
-    A kernel with it is launched cooperatively: all blocks are on the GPU at once, and a grid that does not fit is
-    refused with the number of blocks that do. No block may leave before. Two launches of one kernel on one stream use
-    it one after the other; in a CUDA graph that is replayed on several streams at once they would meet.
+    A kernel with it is launched cooperatively: all blocks run at the same time, and for a grid that does not fit the
+    launch raises an error with the number of blocks that do. No block may exit before it. Launches of one kernel on one
+    stream use the barrier one after the other; do not replay one CUDA graph on several streams at once, where they
+    would share it.
     """
     current("tw.sync_grid").emit(GridBarrier())
 

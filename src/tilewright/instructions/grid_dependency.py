@@ -35,9 +35,9 @@ _WAY_OUT = "leave it out there: a launch begins when the one before it on its st
 def grid_dependency_wait() -> None:
     """Wait until the launches before this one have ended and their memory is visible (PTX griddepcontrol.wait).
 
-    A kernel that is launched with `dependent_launch=True` calls it before it reads what the launch before wrote, or
-    writes what that reads or writes. One thread may wait for others, where a barrier lets them know. Elsewhere it does
-    nothing. Raises `LanguageError` before sm_90. Source: CUTLASS `wait_on_dependent_grids`.
+    A kernel that is launched with `dependent_launch=True` calls it before it reads what the previous launch wrote, or
+    writes what that launch reads or writes. One thread may wait for the others, if a barrier follows. In other launches
+    it does nothing. Raises `LanguageError` before sm_90. Source: CUTLASS `wait_on_dependent_grids`.
     """
     _demand("tw.grid_dependency_wait").emit(GridDependencyWait())
 
@@ -45,9 +45,9 @@ def grid_dependency_wait() -> None:
 def launch_dependents() -> None:
     """Let the next launch begin, if it has `dependent_launch=True` (PTX griddepcontrol.launch_dependents).
 
-    It may begin when all blocks have called this or ended; a block without it lets it begin as it ends. Nothing is
-    ordered by it: what this kernel writes, before or after, the next one sees behind its `tw.grid_dependency_wait`.
-    Raises `LanguageError` before sm_90. Source: CUTLASS `launch_dependent_grids`.
+    It may begin when each block has called this or ended. The call orders no memory: the next launch sees what this
+    kernel writes, before or after the call, only after its `tw.grid_dependency_wait`. Raises `LanguageError` before
+    sm_90. Source: CUTLASS `launch_dependent_grids`.
     """
     _demand("tw.launch_dependents").emit(LaunchDependents())
 

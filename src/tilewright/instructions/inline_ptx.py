@@ -79,14 +79,14 @@ def inline_ptx(
     or 1, and 16 bits for float16, bfloat16 and int16. Declare registers of your own, and labels, between braces: the
     text may appear several times in a kernel.
 
-    `meaning` says what it computes: a function of one NumPy array for each operand, with an element for each thread
-    that comes there, which returns the results as arrays of the same shape in their types. The simulator calls it;
-    without it the simulator refuses the kernel at this line. With `together="warp"` all threads of a warp take part,
-    and the arrays have the shape (warps, 32).
+    `meaning` defines what it computes for the simulator: a function of one NumPy array for each operand, with an
+    element for each thread that executes it, which returns the results as arrays of the same shape in their types.
+    Without it the simulator raises an error at this line. With `together="warp"` all threads of a warp take part, and
+    the arrays have the shape (warps, 32).
 
-    Without `volatile` the text must be pure: one that gives the same for the same operands may be computed once, moved,
-    or left out where its results are not used. With it, it stays where it is. `requires` is the first target that
-    has the instruction ("sm_90"); one that ends in "a" is required itself.
+    Without `volatile` the text must be pure, with results that depend on the operands only: it may be computed once for
+    equal operands, moved, or removed if its results are not used. With `volatile` it stays in place. `requires` is the
+    first target that has the instruction ("sm_90"); one that ends in "a" is required itself.
 
     Operands may be tensors where the text is pure and has one result: it acts on their elements, and gives a fragment.
 

@@ -60,16 +60,15 @@ _WAY_OUT = "pass the arrays themselves, whose maps the launch makes, or copy wit
 
 
 def make_tensor_map(tile: Tensor, smem: Tensor, room: Tensor, slot: Any = 0) -> GuardedTensor:  # Any: a number
-    """Return the tensor that a tile was cut from, with a tensor map that the warp makes of it here (sm_90a).
+    """Return the tensor that a tile was cut from, with a tensor map that the warp creates here (sm_90a).
 
-    For tensors that TMA cannot describe otherwise, because the device computes their address (`tw.pointer`), extents or
-    strides. All threads of a warp call this together; copies of tiles of the result are started by threads of this
-    warp. `tile` is a guarded tile of the tensor and `smem` the shared memory that its like are copied to: they say what
-    boxes the map has. The map lies in elements 16 * slot to 16 * slot + 15 of `room`, an array of uint64 with a slot
-    for each map that is in use at a time; nothing else writes there. When a slot is made anew, copies by the old map
-    have been waited for.
+    It is for tensors whose address (`tw.pointer`), extents or strides the device computes. All threads of a warp call
+    this together, and threads of this warp start the copies of tiles of the result. `tile` is a guarded tile of the
+    tensor and `smem` the shared memory that such tiles are copied to: they determine the boxes of the map. The map is
+    stored in elements 16 * slot to 16 * slot + 15 of `room`, an array of uint64 with a slot for each map that is in use
+    at a time; nothing else may write there. Before a slot is reused, wait for the copies by its old map.
 
-    Raises `LanguageError` for tensors of which there are no boxes, and for another `room`.
+    Raises `LanguageError` for tensors that no box fits, and for a `room` of another type or size.
     """
     tracer = current(_WHAT)
     if tracer.arch.is_amd or tracer.arch.number < 90:

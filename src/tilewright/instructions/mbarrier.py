@@ -60,16 +60,16 @@ _BYTES = 8
 class MBarrier(DeviceObject):
     """`stages` barriers in shared memory, each of whose phases is over after `count` arrivals.
 
-    A phase ends by itself when its last arrival has come; the next one begins then.
-    Phase n has parity n % 2, and `wait(parity)` returns when the phase of that parity is over::
+    A phase ends automatically with its last arrival, and the next one starts. Phase n has parity n % 2, and
+    `wait(parity)` returns when the phase of that parity is over::
 
         arrivals  0 1 ... count            0 1 ... count             0
         phase     0 (parity 0)          -> 1 (parity 1)           -> 2 (parity 0)
         wait(0)   waits                    passes                    waits
         wait(1)   passes                   waits                     passes
 
-    So round k of a ring of stages waits for `full[k % stages]` with parity `k // stages % 2`, and whoever refills the
-    ring waits for `empty[k % stages]` with the other one, which passes at once in the first round.
+    So iteration k over a ring of stages waits for `full[k % stages]` with parity `k // stages % 2`, and the producer
+    waits for `empty[k % stages]` with the opposite parity, which passes at once for the first `stages` tiles.
 
     >>> import numpy as np
     >>> import tilewright as tw
@@ -89,10 +89,10 @@ class MBarrier(DeviceObject):
     >>> out[0].item(), out[63].item()
     (7, 14)
 
-    The constructor takes shared memory and lets one thread initialise it; `tw.sync_threads()` must stand between
-    that and the first use. A thread that leaves `wait` sees what the arrivals' threads wrote before they arrived.
+    The constructor allocates shared memory and lets one thread initialise it; call `tw.sync_threads()` between that and
+    the first use. After `wait`, a thread sees everything that the arriving threads wrote before they arrived.
 
-    Raises `LanguageError` for a count out of 1 to 2**20 - 1. Needs sm_80. Source: PTX ISA, mbarrier.
+    Raises `LanguageError` for a count outside of 1 to 2**20 - 1. Needs sm_80. Source: PTX ISA, mbarrier.
     """
 
     def __init__(self, count: Any, stages: int = 1) -> None:
@@ -133,7 +133,7 @@ class MBarrier(DeviceObject):
         return self.at(stage)
 
     def at(self, stage: Any) -> MBarrier:
-        """Return the barrier that lies at an element of the buffer."""
+        """Return the barrier at an element of the buffer."""
         one = object.__new__(MBarrier)
         one.stages, one._engine, one.stage, one.rank = 1, self._engine, stage, None
         return one
@@ -141,8 +141,8 @@ class MBarrier(DeviceObject):
     def at_rank(self, rank: Any) -> MBarrier:
         """Return the mbarrier of the block `rank` of the cluster, for arrivals: `empty[stage].at_rank(0).arrive()`.
 
-        Whoever waits for it there sees what the thread did before. Waits stay in the block: those for such an mbarrier
-        acquire from the whole cluster. Source: PTX ISA, mapa, mbarrier.arrive.shared::cluster.
+        A thread that waits for it there sees what this thread did before. Only the block that owns the mbarrier waits
+        for it, and such a wait acquires from the whole cluster. Source: PTX ISA, mapa, mbarrier.arrive.shared::cluster.
         """
         tracer, blocks = current("mbarrier.at_rank"), math.prod(current("mbarrier.at_rank").cluster_shape)
         demand_clusters(tracer, "mbarrier.at_rank")
@@ -164,14 +164,14 @@ class MBarrier(DeviceObject):
         return self.at(leaf)
 
     def memory(self) -> Buffer:
-        """Return the shared memory that it lives in, which takes the name of the variable."""
+        """Return the shared memory of the barrier, which takes the name of the variable."""
         return self.buffer
 
     def arrive(self, count: Any = 1, *, relaxed: bool = False) -> None:
-        """Count `count` arrivals of each thread that comes here (PTX mbarrier.arrive).
+        """Arrive `count` times in each thread that executes this (PTX mbarrier.arrive).
 
-        With `relaxed` an arrival at the mbarrier of another block (`at_rank`) tells only of what bulk copies and wgmma
-        have done, and not of the thread's own loads and stores: enough to hand back a stage, and a fence less.
+        With `relaxed` an arrival at the mbarrier of another block (`at_rank`) orders only what bulk copies and wgmma
+        have done, not the thread's own loads and stores: enough to release a stage, and it saves a fence.
         """
         if relaxed and self.rank is None:
             raise LanguageError(
@@ -189,8 +189,8 @@ class MBarrier(DeviceObject):
     def arrive_expect_tx(self, bytes: Any) -> None:
         """Announce bytes of bulk copies to the phase, and arrive (PTX mbarrier.arrive.expect_tx).
 
-        The phase is over when its arrivals have come, and all bytes that were announced to it. Copies of tiles bring
-        the bytes of the whole tile, of what overhangs too. They may be started before or after, in that phase. sm_90.
+        The phase is over when all its arrivals and all announced bytes have come. A copy of a tile counts the bytes of
+        the whole tile, with those outside of the tensor. It may start before or after this, in that phase. Needs sm_90.
         """
         self._expect(bytes, "arrive_expect_tx", arrives=True)
 
@@ -214,7 +214,7 @@ class MBarrier(DeviceObject):
         tracer.emit(MbarrierExpect(self.buffer, arrives, index.value, size.value))
 
     def cp_async_arrive(self) -> None:
-        """Arrive when the thread's asynchronous copies issued so far have landed, without waiting for them.
+        """Arrive when the thread's asynchronous copies issued so far have completed, without waiting for them.
 
         The arrival is one of the phase's `count`, in each thread (PTX cp.async.mbarrier.arrive.noinc).
         """

@@ -45,11 +45,11 @@ _OF_STORES = ("weak", "relaxed", "release", "volatile")
 def load(tensor: Tensor, coord: Any, *, sem: str = "relaxed", scope: str = "gpu") -> Scalar:
     """Return an element that other threads may write at the same time.
 
-    With "acquire", what the thread does next comes after what was before the release whose value it read. "relaxed"
-    orders nothing, and "volatile" neither (it is relaxed, for the whole system); a `threadfence` behind either makes
-    an acquire of it. "weak" is an ordinary read, `tensor[coord]`. `scope` is "cta", "cluster", "gpu" or "sys".
+    With "acquire", what the thread does next is ordered after everything before the release whose value it read.
+    "relaxed" and "volatile" (relaxed for the whole system) order nothing; a `threadfence` after either makes it an
+    acquire. "weak" is an ordinary read, `tensor[coord]`. `scope` is "cta", "cluster", "gpu" or "sys".
 
-    Raises `LanguageError` for registers and for other words. Source: PTX ISA, ld.
+    Raises `LanguageError` for registers and for other orders and scopes. Source: PTX ISA, ld.
     """
     engine = _engine("tw.load", tensor, sem, _OF_LOADS, scope)
     place = tensor.offset_of(coord)
@@ -63,11 +63,11 @@ def load(tensor: Tensor, coord: Any, *, sem: str = "relaxed", scope: str = "gpu"
 def store(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope: str = "gpu") -> None:
     """Write an element that other threads may read or write at the same time.
 
-    With "release", whoever acquires the value sees what the thread did before. "relaxed" and "volatile" order nothing;
-    a `threadfence` before either makes a release of it. "weak" is an ordinary write, `tensor[coord] = value`. `scope`
-    is "cta", "cluster", "gpu" or "sys".
+    With "release", a thread that acquires the value sees everything this thread did before. "relaxed" and "volatile"
+    order nothing; a `threadfence` before either makes it a release. "weak" is an ordinary write, `tensor[coord] =
+    value`. `scope` is "cta", "cluster", "gpu" or "sys".
 
-    Raises `LanguageError` for registers and for other words. Source: PTX ISA, st.
+    Raises `LanguageError` for registers and for other orders and scopes. Source: PTX ISA, st.
     """
     engine = _engine("tw.store", tensor, sem, _OF_STORES, scope)
     place = tensor.offset_of(coord)
@@ -81,9 +81,9 @@ def store(tensor: Tensor, coord: Any, value: Any, *, sem: str = "relaxed", scope
 
 
 def threadfence(scope: str = "gpu") -> None:
-    """Order the thread's accesses before the fence before those behind it, for the threads of the scope.
+    """Order the thread's accesses before the fence before those after it, for all threads of the scope.
 
-    A relaxed store or atomic operation behind it is a release, and a relaxed load or atomic operation before it an
+    A relaxed store or atomic operation after it becomes a release, and a relaxed load or atomic operation before it an
     acquire. `scope` is "cta", "cluster", "gpu" or "sys" (CUDA __threadfence_block, __threadfence,
     __threadfence_system). Raises `LanguageError` for another word.
     """

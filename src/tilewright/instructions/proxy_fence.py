@@ -34,12 +34,12 @@ _SPACES = {"shared": "shared::cta", "global": "global"}
 
 
 def fence_proxy_async(space: str = "shared") -> None:
-    """Let asynchronous work that is started later see what this thread has written (PTX fence.proxy.async).
+    """Make this thread's writes visible to asynchronous work that starts later (PTX fence.proxy.async).
 
-    `space` is "global", or "shared": of the block, and of other blocks of the cluster where the kernel writes to these.
-    Every thread that wrote runs the fence, before the barrier or the arrival that tells the thread which starts the
-    bulk copy or matrix instruction. The completion of such work needs no fence. Raises `LanguageError` for another
-    space, and on targets without asynchronous proxy (before sm_90).
+    `space` is "global", or "shared": the block's, and that of other blocks of the cluster if the kernel writes to it.
+    Every thread that wrote executes the fence before the barrier or arrival that precedes the start of the bulk copy or
+    matrix instruction. The completion of such work needs no fence. Raises `LanguageError` for another space, and on
+    targets without asynchronous proxy (before sm_90).
     """
     given: object = space
     if not isinstance(given, str) or given not in _SPACES:

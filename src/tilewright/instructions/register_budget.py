@@ -37,14 +37,14 @@ _OF_WARPGROUP = 128  # threads
 
 
 def set_registers(count: int) -> None:
-    """Let each thread of the warpgroup have `count` registers from here on (PTX setmaxnreg, sm_90a).
+    """Set the number of registers of each thread of the warpgroup from here on (PTX setmaxnreg, sm_90a).
 
-    A block of n threads begins with 65536 / n for each, at most 255, in whole units of 8. A number below that gives
-    registers back, one above waits until others have; so do further calls, by what the calls before have left. All
-    warpgroups together cannot have more than at the beginning.
-    The kernel is compiled for one block on a multiprocessor, as by `with_options(min_blocks=1)`.
+    A block of n threads starts with 65536 / n for each, at most 255, in whole units of 8. A `count` below the current
+    number releases registers; one above it waits until other warpgroups have released enough. All warpgroups together
+    cannot have more than at the start. The kernel is compiled for one block on a multiprocessor, as by
+    `configure(min_blocks=1)`.
 
-    Raises `LanguageError` for another number than 24, 32, ... to 256, and where the block is not known.
+    Raises `LanguageError` for a number other than 24, 32, ... to 256, and where the block is not known.
     """
     given: object = count
     tracer = current("tw.set_registers")

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 
 def prefetch(atom: CopyAtom, src: Tensor, dst: Tensor | None = None) -> None:
-    """Bring to L2 what `tw.copy(atom, src, dst)` will read, by one thread (PTX cp.async.bulk.prefetch).
+    """Prefetch into L2 what `tw.copy(atom, src, dst)` will read, by one thread (PTX cp.async.bulk.prefetch).
 
     `atom` is SM90_TMA_LOAD, whose `src` is a guarded tile and whose `dst` is the tensor of shared memory that it will
-    be copied to (the two use one tensor map), or SM90_BULK_COPY_G2S, which needs no `dst`. Nobody waits for a prefetch,
-    and nothing is written.
+    be copied to (the two use one tensor map), or SM90_BULK_COPY_G2S, which needs no `dst`. A prefetch is not waited
+    for, and writes nothing.
 
-    Raises `LanguageError` for other atoms, and for what the copy itself refuses. Source: CuTe `prefetch`.
+    Raises `LanguageError` for other atoms, and where the copy itself would. Source: CuTe `prefetch`.
     """
     given: object = atom
     if not isinstance(given, BulkAtom):
@@ -62,9 +62,9 @@ def prefetch(atom: CopyAtom, src: Tensor, dst: Tensor | None = None) -> None:
 def prefetch_tensor_map(atom: CopyAtom, src: Tensor, dst: Tensor) -> None:
     """Fetch the tensor map with which `tw.copy(atom, src, dst)` copies, by one thread (PTX prefetch.tensormap).
 
-    Without it the first thread of each block fetches the maps of its launch as it begins; a map that is named here is
-    fetched here alone. Raises `LanguageError` for atoms that use no tensor map, and for what the copy itself refuses.
-    Source: CuTe `prefetch_tma_descriptor`.
+    By default the first thread of each block fetches all maps of its launch when it starts; a map that is named here is
+    fetched only here. Raises `LanguageError` for atoms that use no tensor map, and where the copy itself would. Source:
+    CuTe `prefetch_tma_descriptor`.
     """
     what = "tw.prefetch_tensor_map"
     given: tuple[object, ...] = (atom, src, dst)

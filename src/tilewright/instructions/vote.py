@@ -45,7 +45,7 @@ def vote_all(predicate: Any) -> Scalar:
 
 
 def ballot(predicate: Any) -> Scalar:
-    """Return the lanes in which the predicate holds, as the bits of a uint32, or of a uint64 for the 64 of AMD's."""
+    """Return the lanes in which the predicate holds, as the bits of a uint32, or of a uint64 for AMD's 64 lanes."""
     return _vote("ballot", predicate)
 
 

@@ -108,23 +108,23 @@ def warpgroup_mma(name: str) -> WarpgroupMMAAtom:
 
 
 def wgmma_fence() -> None:
-    """Order what the warpgroup did with its registers before the products that follow (PTX wgmma.fence).
+    """Order the warpgroup's register accesses before the matrix products that follow (PTX wgmma.fence).
 
-    It comes before the first product, and again wherever other operations have touched the accumulator, or A where that
-    is in registers. CUTLASS calls it `warpgroup_arrive`.
+    Call it before the first product, and again after other operations have accessed the accumulator, or A in registers.
+    CUTLASS calls it `warpgroup_arrive`.
     """
     _emit("tw.wgmma_fence", WgmmaFence())
 
 
 def wgmma_commit() -> None:
-    """Close the warpgroup's group of products begun so far (PTX wgmma.commit_group)."""
+    """Commit the warpgroup's products started so far as one group (PTX wgmma.commit_group)."""
     _emit("tw.wgmma_commit", WgmmaCommit())
 
 
 def wgmma_wait(pending: int = 0) -> None:
-    """Wait until at most `pending` of the newest groups of products are under way (PTX wgmma.wait_group).
+    """Wait until at most `pending` of the newest groups of products are still running (PTX wgmma.wait_group).
 
-    Of a group that is over, the accumulators may be used, and the operands overwritten.
+    Once a group has completed, its accumulators may be used and its operands overwritten.
     """
     groups: object = pending
     if not isinstance(groups, int) or isinstance(groups, bool) or not 0 <= groups <= _MOST_PENDING:

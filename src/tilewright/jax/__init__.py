@@ -1,4 +1,4 @@
-"""Tilewright in JAX: operators for jit, gradients, vmap and shard_map, and functions of one's own made into operators.
+"""Tilewright in JAX: operators for jit, gradients, vmap and shard_map, and operators made from your own functions.
 
 `import tilewright as tw` and then `tw.jax` imports JAX when it is first used; `import tilewright` does not.
 """

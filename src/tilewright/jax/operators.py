@@ -52,11 +52,11 @@ class Operator:
         return shapes
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Make a function the gradient; use it as a decorator.
+        """Register a function as the gradient; use it as a decorator.
 
-        It is called with the gradients of the results, in order, and after them with whatever it names of the inputs,
-        `result` (`results`, where there are several), and returns a dict of gradients by the names of inputs. Inputs
-        that it leaves out have a gradient of 0. It computes with functions of JAX and other operators.
+        It is called with the gradients of the results, in order, and then with the inputs that it names and `result`
+        (`results` if there are several), and returns a dict of gradients by the names of inputs. Inputs that it leaves
+        out have a gradient of 0. It computes with functions of JAX and other operators.
         """
         parameters = list(inspect.signature(function).parameters)
         known = {*self._signature.parameters, "result", "results"}
@@ -203,17 +203,17 @@ def op(
 
     The function is called by XLA, with the memory of its arrays: arrays of NumPy on the CPU, where kernels run in the
     simulator, and on a GPU arrays with a shape, dtype and size that kernels and Tilewright's functions take, on XLA's
-    stream. A parameter `out` is no argument of the operator: it is the memory of the result, or a tuple of those of
-    several, which the function fills. Without one it returns arrays, which are copied where they are not made by
-    Tilewright's functions. It writes into no input. Arguments that are no arrays are compiled in, and have to be
-    hashable. No compiler is needed: what XLA calls is made by `ctypes` (`jax.ffi`).
+    stream. A parameter `out` is not an argument of the operator: it is the memory of the result, or a tuple for several
+    results, which the function fills. Without one it returns arrays, which are copied unless Tilewright's functions
+    made them. It must not write to inputs. Arguments that are not arrays are compiled in, and must be hashable. No
+    compiler is needed: `ctypes` makes the function that XLA calls (`jax.ffi`).
 
-    `shape` says what the results look like: the name of an argument, names for several results, or a function of the
-    same arguments, with `jax.ShapeDtypeStruct` or tracers for arrays, that returns `jax.ShapeDtypeStruct`. `vmap` is
-    the `vmap_method` of `jax.ffi.ffi_call`: "sequential" calls the function for each item, "broadcast_all" once with
-    one more mode in front of all arrays.
+    `shape` describes the results: the name of an argument, names for several results, or a function of the same
+    arguments, with `jax.ShapeDtypeStruct` or tracers for arrays, that returns `jax.ShapeDtypeStruct`. `vmap` is the
+    `vmap_method` of `jax.ffi.ffi_call`: "sequential" calls the function for each item, "broadcast_all" once with one
+    more mode in front of all arrays.
 
-    Raises `ArgumentError` for names that are no arguments.
+    Raises `ArgumentError` for names that are not arguments.
     """
 
     def decorate(function: Callable[..., Any]) -> Operator:

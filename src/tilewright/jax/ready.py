@@ -187,7 +187,7 @@ def permute(x: Array, axes: Sequence[int]) -> Array:
 
 @op(shape="x")
 def rope(x: Array, cos: Array, sin: Array, interleaved: bool = False, inverse: bool = False) -> Array:
-    """Turn pairs of elements of the last axis by angles, with the gradient of x; see `tw.rope`. Angles have none.
+    """Rotate pairs of elements of the last axis by angles, with the gradient of x; see `tw.rope`. Angles have none.
 
     >>> import jax, tilewright as tw
     >>> x, zero, one = (jax.numpy.full(2, v) for v in (3.0, 0.0, 1.0))
@@ -281,7 +281,7 @@ def attention(
     >>> jax.jit(lambda q: tw.jax.attention(q, q, q, causal=True))(q)[0, 0, :, 0].tolist()
     [1.0, 1.0, 1.0]
 
-    Gradients have no gradients.
+    Gradients are not differentiable.
     """
     return _attention(q, k, v, bool(causal), window, scale)[0]
 

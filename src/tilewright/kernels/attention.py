@@ -134,22 +134,22 @@ def attention(
 
     `q` is (batch, heads, tokens, head), `k` (batch, key heads, keys, head) and `v` (batch, key heads, keys, head of v),
     of any strides: (batch, tokens, heads, head) is passed as `x.transpose(1, 2)`, and read in place. Heads of q share
-    those of k and v in groups, as many as divide them: head h sees key head h // (heads // key heads). Types are
-    float16, bfloat16, float32 and float64, one for all; sums are float32 (float64 of float64), and weights have the
+    those of k and v in groups of equal size: head h uses key head h // (heads // key heads). Types are float16,
+    bfloat16, float32 and float64, one for all; accumulators are float32 (float64 for float64), and weights have the
     arrays' type before they are multiplied by v. Heads have up to 256 elements. `scale` is 1 / sqrt(head) if it is not
     given.
 
     With `causal`, token r of m sees key c of n where c - r <= n - m: the last token sees all keys. (For m = n this is
-    what PyTorch's `is_causal` says; otherwise PyTorch puts the first token beside the first key.) `window` is a pair
-    (left, right): a token sees so many keys before and behind the one beside it, all where it is None. The result of a
-    token that sees no key is 0.
+    PyTorch's `is_causal`; otherwise PyTorch aligns the first token with the first key.) `window` is a pair (left,
+    right): a token sees that many keys before and after the one aligned with it, or all if None. The result of a token
+    that sees no key is 0.
 
     Sequences of different lengths: with `offsets` (sequences + 1 numbers, int32 or int64, from 0 on) the arrays are
     (tokens of all sequences, heads, head), and sequence n has the tokens offsets[n] to offsets[n + 1]; `key_offsets`
     are those of k and v, if they are others. With `key_lengths` (batch numbers) batch n has key_lengths[n] keys, and
-    what is behind them is not read.
+    later ones are not read.
 
-    With `statistics` the result is a pair: what it is without, and for the backward pass log(sum(exp(scores))) of each
+    With `statistics` the result is a pair: the result itself, and for the backward pass log(sum(exp(scores))) of each
     token, float32 or float64, (batch, heads, tokens), or (heads, tokens) with offsets; -inf for a token without keys.
 
     Raises `ArgumentError` for other types, shapes that do not fit together, an `out` that does not fit, and tensors
@@ -261,7 +261,7 @@ def attention_backward(
 
     `result_of_forward` and `lse` are what `tw.attention` returns with `statistics=True`; the other arguments are those
     of that call. `lse_grad` is a gradient of lse, if there is one. Scores are computed again. Gradients have the type
-    of the arrays; each is a sum in one order, so that it has the same bits each time.
+    of the arrays; each is summed in a fixed order, so that it is bitwise reproducible.
 
     Raises `ArgumentError` for arrays that do not fit together.
     """

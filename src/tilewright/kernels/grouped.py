@@ -83,7 +83,7 @@ def grouped_matmul(
     """Multiply groups of matrices in one launch: those of ragged experts, or lists of any shapes.
 
     With `offsets`, a vector of int32 or int64, one mode is ragged: group e has its indices from offsets[e - 1] (0 for
-    the first) up to offsets[e]. Which mode, the ranks say, as in torch._grouped_mm:
+    the first) up to offsets[e]. The ranks of a and b determine which mode, as in torch._grouped_mm:
 
     | a | b | result | group e computes |
     |---|---|---|---|
@@ -99,16 +99,16 @@ def grouped_matmul(
     The gradients of a layer y = grouped_matmul(x, w, offsets) are grouped_matmul(dy, w.swapaxes(1, 2), offsets) for x,
     and grouped_matmul(x.T, dy, offsets) for w; transposed arrays are read in place.
 
-    Offsets on a GPU are read by the kernel only. There, as everywhere, an offset below the one before it counts as that
-    one, and one past the end as the end, so nothing is written out of bounds; offsets on the host that fall or run past
-    the end are refused. Indices behind the last offset belong to no group, and their results are 0. A group may be
-    empty; a product of no K is 0.
+    Offsets on a GPU are read by the kernel only. An offset below the previous one counts as the previous one, and one
+    past the end as the end, so nothing is written out of bounds; offsets on the host that decrease or pass the end
+    raise an error. Indices after the last offset belong to no group, and their results are 0. A group may be empty; a
+    product with K = 0 is 0.
 
     Without `offsets`, a and b are lists of matrices of any shapes, of one element type each, and the result is a list;
     `out` is a list then, too.
 
-    Element types, `precision` and `out_dtype` are those of `tw.matmul`, whose accumulators they have, but for types of
-    8 bits. Each element of a result is the sum of products in the same order on every call.
+    Element types (without those of 8 bits), accumulators, `precision` and `out_dtype` are those of `tw.matmul`. Each
+    element of a result is the sum of products in the same order on every call.
 
     Raises `ArgumentError` for arguments that do not fit together.
     """

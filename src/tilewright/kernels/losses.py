@@ -38,8 +38,8 @@ def cross_entropy(
 
     `logits` has the columns as its last mode, and types and strides as `tw.softmax` takes; `labels`, int32 or int64,
     has the shape of the others. Each logit is read once, whatever the length of the rows. Losses are float32 (float64
-    of float64); `out` may have another of these types. The loss of a row whose label is `ignore_index` is 0. A label
-    that is not a column gives NaN. With `label_smoothing` e, the label counts 1 - e, and every column e / columns.
+    for float64); `out` may have another of these types. The loss of a row whose label is `ignore_index` is 0. A label
+    that is not a column gives NaN. With `label_smoothing` e, the label has weight 1 - e, and every column e / columns.
 
     With `statistics` the result is a triple: the losses, and for the backward pass the greatest logit of each row and
     the sum of exp(logit - greatest).

@@ -79,40 +79,40 @@ class Matmul:
                [12., 12., 22.,  0.]], dtype=float32)
 
         **Shapes** are those of NumPy's matmul: `a` (..., M, K) and `b` (..., K, N) with batch modes that broadcast, or
-        vectors of K; extents may be 0 (K = 0 gives epilogue(beta * c + bias)). Any strides will do: transposed,
-        sliced, padded and broadcast arrays are read in place. Where elements of 8 or 16 bits lie so that no wide copy
-        reads them (rows of odd length, say), they are packed into memory of their own first. `c`, `bias` and the
-        arrays of the epilogue broadcast to the result.
+        vectors of K; extents may be 0 (K = 0 gives epilogue(beta * c + bias)). Strides are arbitrary: transposed,
+        sliced, padded and broadcast arrays are read in place. If the layout of 8- or 16-bit elements prevents vector
+        loads (rows of odd length, say), they are first copied into packed memory. `c`, `bias` and the arrays of the
+        epilogue broadcast to the result.
 
-        **Arrays** are those of torch, CuPy, NumPy and whatever else a kernel takes, all on one device. The result is
-        made in the library of `a`, and the work goes to that library's current stream; NumPy arrays and tensors on
-        the CPU run in the simulator.
+        **Arrays** are those of torch, CuPy, NumPy and any other that a kernel takes, all on one device. The result is
+        an array of the library of `a`, and the kernel runs on that library's current stream; NumPy arrays and tensors
+        on the CPU run in the simulator.
 
         **Element types**: both float16, bfloat16, float32, float64, or any two of int8 and uint8, or of float8_e4m3fn
         and float8_e5m2. Accumulators are float32; for float64 float64; for integers int32, modulo 2**32. `out_dtype`
         is the type of `a`, int32 for integers, and bfloat16 for float8. `c` and `bias` are converted to the type of the
         accumulators.
 
-        **precision** says how float32 is multiplied. "ieee", the default: by fused multiply-adds in float32. The
-        others use tensor cores, from sm_80 on: "tf32" takes the 10 upper bits of the fractions and drops the others.
-        "tf32x3", "bf16x6" and "bf16x9" multiply numbers as sums of parts, and add the parts' products up from the
-        smallest on: x = x0 + x1 of tfloat32 by x0 y0 + x0 y1 + x1 y0; x = x0 + x1 + x2 of bfloat16 by the six largest
-        products, or all nine. Sums over 8 to 64 of k are made by tensor cores, and added in float32. With u = 2**-24
-        and S the sum of |a b| over k, the error is at most (K/8 + 90) u S for "tf32x3" and (K/16 + 150) u S for
-        "bf16x6" and "bf16x9", where that of "ieee" is at most K u S; numbers below 2**-113 lose last bits. Results that
-        are not finite are computed again as "ieee" does. Of 8-bit floats tensor cores sum up each 128 of K, of which
-        they keep some 14 bits on sm_90a, and their sums are added in float32; with "fp8_fast" tensor cores sum up all.
+        **precision** says how float32 is multiplied. "ieee", the default: by fused multiply-adds in float32. The others
+        use tensor cores, from sm_80 on: "tf32" takes the 10 upper bits of the fractions and drops the others. "tf32x3",
+        "bf16x6" and "bf16x9" split numbers into parts, and add the products of parts from the smallest on: x = x0 + x1
+        of tfloat32 gives x0 y0 + x0 y1 + x1 y0; x = x0 + x1 + x2 of bfloat16 gives the six largest products, or all
+        nine. Tensor cores compute sums over 8 to 64 of k, which are added in float32. With u = 2**-24 and S the sum of
+        |a b| over k, the error is at most (K/8 + 90) u S for "tf32x3" and (K/16 + 150) u S for "bf16x6" and "bf16x9",
+        and at most K u S for "ieee"; numbers below 2**-113 lose their last bits. Results that are not finite are
+        computed again as by "ieee". For 8-bit floats, tensor cores sum each 128 of K, keeping some 14 bits on sm_90a,
+        and these sums are added in float32; with "fp8_fast" tensor cores sum all of K.
 
         >>> a, b = np.full((8, 8), 1 + 2.0**-13, np.float32), np.eye(8, dtype=np.float32)
         >>> [bool((tw.matmul(a, b, precision=p) == a).all()) for p in ("ieee", "tf32", "tf32x3", "bf16x9")]
         [True, False, True, True]
 
-        **beta** = 0 does not read `c`; another beta without `c` adds beta * out, as BLAS does. `out` may be `c`,
-        `bias` or an array of the epilogue itself, and must not share memory with what is read otherwise.
+        **beta** = 0 does not read `c`; another beta without `c` adds beta * out, as BLAS does. `out` may be `c`, `bias`
+        or an array of the epilogue itself; otherwise it must not share memory with an input.
 
         **scale_a**, **scale_b** are factors of `a` and `b`, such as their scales of quantisation: numbers, or float32
         arrays of any strides with one element, or (M, 1) for the rows of `a` and (1, N) or (N,) for the columns of `b`,
-        with modes of the batch before. They multiply the float32 accumulators, before `c` and `bias` are added. Those
+        with modes of the batch before. They multiply the float32 accumulators, before `c` and `bias` are added. Scales
         of blocks of 128 elements of K, of each row or of 128 rows, multiply the sums of their blocks: (M, K/128) or
         (M/128, K/128) for `a` and (K/128, N) or (K/128, N/128) for `b`, rounded up.
 
@@ -123,26 +123,27 @@ class Matmul:
                [ 0., 40.]], dtype=float32)
 
         **epilogue** is compiled into the kernel. It is called with the accumulator, after alpha, beta and bias, and
-        returns the result. Arrays that it captures (in variables around it, in defaults of parameters, through
-        functools.partial) stand for their element there. Python's and NumPy's numbers that it captures are given to
-        the kernel, so that a new value compiles nothing; they mean what a literal in their place would. Only where the
-        function needs a value while it is traced (in `if`, as an exponent, for math.sqrt, in a function of another
-        package) does each value make a kernel of its own. Python calls it as `epilogue(accumulator)`, so
-        functools.partial(f, scale=y) calls f(accumulator, scale=element). `if` and loops on device values need a
-        function made with def, as `tw.function` does. `tw.dropout(p, seed)` is an epilogue, and may be called in one.
+        returns the result. An array that it captures (from enclosing variables, parameter defaults or
+        functools.partial) is its element at the accumulator's position. Python and NumPy numbers that it captures are
+        passed to the kernel, so that a new value compiles nothing; they behave like literals. Only if the function
+        needs a value while it is traced (in `if`, as an exponent, for math.sqrt, in a function of another package) does
+        each value compile its own kernel. Python calls it as `epilogue(accumulator)`, so functools.partial(f, scale=y)
+        calls f(accumulator, scale=element). `if` and loops on device values need a function made with def, as
+        `tw.function` does. `tw.dropout(p, seed)` is an epilogue, and may be called in one.
 
-        **also** asks for more results, which come behind this one in a tuple: a list of element types, for results of
-        the same shape, and of pairs of an operation ("sum", "max", "min", "amax") and an axis (-1, -2), for reductions
-        of values before they are rounded. The epilogue returns a value for each, or one for all. ("scale", -1) divides
-        each 128 values of a row of an 8-bit float result by a scale, and returns these, as `scale_a` takes them.
+        **also** requests more results, which follow this one in a tuple: a list of element types, for results of the
+        same shape, and of pairs of an operation ("sum", "max", "min", "amax") and an axis (-1, -2), for reductions of
+        values before they are rounded. The epilogue returns a value for each, or one for all. ("scale", -1) divides
+        each 128 values of a row of an 8-bit float result by a scale, and returns these scales in the form that
+        `scale_a` takes.
 
         >>> y, sums = tw.matmul(a, b, also=[("sum", -2)])
         >>> bool((sums == y.sum(-2)).all())
         True
 
         Raises `ArgumentError` for arguments that do not fit together, before anything is written; for tensors that
-        require a gradient, unless in torch.no_grad(), as none would flow (see `tw.torch.matmul`); and where the GPU has
-        no kernel for the element types.
+        require a gradient, unless in torch.no_grad(), because it would be lost (see `tw.torch.matmul`); and where the
+        GPU has no kernel for the element types.
         """
         try:  # not hiding_frames: a call more at every product
             if a is None or b is None:
@@ -195,7 +196,7 @@ class Matmul:
     ) -> Explanation:
         """Return how a call with these arguments would be computed: the problem, all candidates, and the choice.
 
-        Nothing runs, and `tw.spec(dtype, shape)` may stand for an array. `arch` is another target than the arrays'
+        Nothing runs, and `tw.spec(dtype, shape)` may replace an array. `arch` is a target other than the arrays'
         device. The result prints as a table, and `.to_dict()` and `.to_json()` give it to programs.
 
         >>> import tilewright as tw
@@ -259,12 +260,12 @@ class Matmul:
         scale_b: Any = None,
         also: Any = (),
     ) -> PreparedMatmul:
-        """Return this product packed for the driver: calling it computes it, for the driver's time and little more.
+        """Return this product as a prepared launch: a call computes it at little more than the driver's cost.
 
-        The arguments are those of the call, which is checked and compiled now and computes nothing. Each call of what
-        is returned reads what the arrays hold then, writes `out`, which is made once where none is given, and returns
-        it. Pointers, numbers and the library's current stream are those of now; the arrays are kept alive. What the
-        product needs of memory for itself is made once too, so two calls must not run at the same time on two streams.
+        The arguments are those of the call; they are checked and the kernel is compiled now, and nothing is computed.
+        Each call of the result reads the current contents of the arrays, writes `out`, which is allocated once if not
+        given, and returns it. Pointers, numbers and the library's current stream are fixed now; the arrays are kept
+        alive. Temporary memory is allocated once too, so two calls must not run at the same time on two streams.
 
         >>> import numpy as np, tilewright as tw
         >>> a, b = np.eye(2, dtype=np.float32), np.array([[1, 2], [3, 4]], np.float32)
@@ -294,7 +295,7 @@ class Matmul:
 
 
 class PreparedMatmul(Refused):
-    """A product with its arguments packed: a call computes it, on the stream it was prepared for, and gives `out`."""
+    """A product with its arguments packed: a call computes it on the stream it was prepared for, and returns `out`."""
 
     _why_no_copy = (
         "it holds the addresses of the arrays that it was prepared for",

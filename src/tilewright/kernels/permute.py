@@ -122,12 +122,12 @@ def permute(x: Any, axes: Sequence[int], *, out: Any = None) -> Any:
     ((4, 2, 3), True, True)
 
     `x` has any rank, any strides, and elements of any type; bits are copied. Mode n of the result is mode axes[n] of
-    `x`; negative numbers count from the back. Modes that stay neighbours are one mode to the kernel. If the last one
-    stays the last, rows are copied; else tiles go through shared memory, so that memory is read and written along rows.
+    `x`; negative numbers count from the back. Modes that stay adjacent are merged. If the last one stays the last, rows
+    are copied; otherwise tiles are staged in shared memory, so that memory is read and written along rows.
 
     `out` has the shape of the result, the type of `x`, any strides, and no memory in common with `x`.
 
-    Raises `ArgumentError` for axes that are not those of `x`, each once, and an `out` that does not fit.
+    Raises `ArgumentError` unless `axes` names each mode of `x` once, and for an `out` that does not fit.
     """
     source = read("permute", "x", x, (*ALL, *FLOAT8))
     order = _order(axes, len(source.shape))

@@ -35,8 +35,8 @@ class Quantized:
     """A weight matrix (K, N) of 4 or 8 bits, packed: what `tw.quantized`, `tw.quantize` and the readers return.
 
     `tw.matmul(x, weights)` is x @ ((q - zero) * scale). `packed`, `scales` and `zeros` (None where one number is the
-    zero of all groups) are arrays of the library that the weights came from; `format` describes them. `order` is None,
-    or the rows of the weights in the order in which they are packed: x's columns are taken in that order.
+    zero of all groups) are arrays of the weights' library; `format` describes them. `order` is None, or the rows of the
+    weights in the order in which they are packed: x's columns are taken in that order.
     """
 
     packed: Any  # Any: arrays of any library
@@ -47,7 +47,7 @@ class Quantized:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """K and N: the weights stand for a matrix of this shape."""
+        """K and N: the weights represent a matrix of this shape."""
         return self.format.k, self.format.n
 
     @property
@@ -147,7 +147,7 @@ class Quantizer:
 
     @hiding_frames
     def __call__(self, w: Any, scale: Any, zero: Any = None, *, bits: int = 4, group: int | None = None) -> Quantized:
-        """Return weights that stand for (w - zero) * scale, packed for `tw.matmul(x, weights)`.
+        """Return weights that represent (w - zero) * scale, packed for `tw.matmul(x, weights)`.
 
         `w` (K, N) has whole numbers: from 0 to 2**bits - 1 in an unsigned type, from -2**(bits - 1) to
         2**(bits - 1) - 1 in a signed one. `scale` (groups, N) is float16, bfloat16 or float32, and `zero` (groups, N),
@@ -244,12 +244,12 @@ class Quantizer:
 
 @hiding_frames
 def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False, scale_dtype: Any = None) -> Quantized:
-    """Return float weights `w` (K, N), each rounded to the nearest of 2**bits numbers of its group and column.
+    """Quantize float weights `w` (K, N): round each to the nearest of 2**bits numbers of its group and column.
 
     `group` rows of K share a scale: 32, 64, a multiple of 128, or -1 for all of K. With `symmetric` these are the
-    multiples of a scale from -2**(bits - 1) to 2**(bits - 1) - 1, of which the outermost that both signs have is the
-    largest weight; otherwise they reach from the least weight, or 0, to the largest, or 0, and zeros are stored too.
-    Scales are of `scale_dtype`: without it w's type where that is float16 or bfloat16, and float16 for others.
+    multiples of a scale from -2**(bits - 1) to 2**(bits - 1) - 1, where the scale maps 2**(bits - 1) - 1 to the largest
+    magnitude; otherwise they range from the least weight, or 0, to the largest, or 0, and zeros are stored too. Scales
+    are of `scale_dtype`, by default w's type if that is float16 or bfloat16, and float16 otherwise.
 
     >>> import numpy as np, tilewright as tw
     >>> w = np.linspace(-1, 1, 256, dtype=np.float32).reshape(128, 2)
@@ -257,9 +257,9 @@ def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False
     >>> float(np.abs(weights.dequantised() - w).max()) < 1 / 255
     True
 
-    This is rounding to nearest. Methods that look at activations, such as GPTQ and AWQ, lose less; `tw.quantized`
-    takes what they give. Raises `ArgumentError` for weights that are not finite, and for scales that their type does
-    not hold.
+    This is rounding to nearest. Methods that use activations, such as GPTQ and AWQ, lose less accuracy; `tw.quantized`
+    takes their results. Raises `ArgumentError` for weights that are not finite, and for scales that their type cannot
+    represent.
     """
     bits = _bits(bits)
     values = _matrix(w, "w")

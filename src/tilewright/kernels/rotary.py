@@ -19,7 +19,7 @@ THREADS = 128
 @repeating("interleaved", "inverse")
 @handing_over
 def rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, inverse: bool = False, out: Any = None) -> Any:
-    """Turn pairs of elements of the last mode by angles: (a, b) becomes (a cos - b sin, b cos + a sin).
+    """Rotate pairs of elements of the last mode by angles: (a, b) becomes (a cos - b sin, b cos + a sin).
 
     >>> import numpy as np, tilewright as tw
     >>> x = np.array([[1, 2, 3, 4]], np.float32)
@@ -31,9 +31,9 @@ def rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, inverse: bool
 
     Pair i of a row of d elements is (i, i + d/2), or (2i, 2i + 1) if `interleaved`. The last mode of `cos` and `sin`
     has an element for each pair; their other modes broadcast to those of `x`: (tokens, d/2) for an `x` of (batch,
-    heads, tokens, d), and (tokens, 1, d/2) for (batch, tokens, heads, d). `inverse` turns back, as the gradient does.
+    heads, tokens, d), and (tokens, 1, d/2) for (batch, tokens, heads, d). `inverse` rotates back, as the gradient does.
     Arrays are float16, bfloat16, float32 or float64, of any strides; the result has the type of `x`, is computed in
-    float32 (float64 in float64), and rounded once. `out` may have another type, and may be `x` itself. To turn a part
+    float32 (float64 in float64), and rounded once. `out` may have another type, and may be `x` itself. To rotate a part
     of each row, pass that part: x[..., :n].
 
     Raises `ArgumentError` for rows of odd length, angles that do not fit, an `out` that does not fit, and tensors that

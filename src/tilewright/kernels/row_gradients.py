@@ -92,7 +92,7 @@ def rms_norm_backward(grad: Any, x: Any, scale: Any, weight: Any = None, *, out:
     (array([[ 0.256, -0.192,  0.   ,  0.   ]], dtype=float32), array([1.2, 0. , 0. , 0. ], dtype=float32))
 
     `scale` is what `tw.rms_norm` returns with `statistics=True`. Gradients have the types of what they are gradients
-    of; `out`, for that of x, may be `grad` or `x`. Sums over rows have the same bits each time.
+    of; `out`, for that of x, may be `grad` or `x`. Sums over rows are bitwise reproducible.
 
     Raises `ArgumentError` for arrays that do not fit together.
     """

@@ -77,13 +77,13 @@ def softmax(x: Any, axis: int = -1, *, out: Any = None) -> Any:
            [0.125, 0.125, 0.75 ]], dtype=float32)
 
     `x` is float16, bfloat16, float32 or float64, of any rank and strides, and is computed in float32 (float64 in
-    float64). Along a contiguous axis memory is read once, if 1024 threads hold the row: 32768 elements of 16 bits,
+    float64). Along a contiguous axis memory is read once, if 1024 threads can hold the row: 32768 elements of 16 bits,
     16384 of float32. Longer rows are read twice. Along another axis accesses are narrow, and slower.
 
     `out` has the shape of `x`, may be of another of these types, and may be `x` itself. Without it the result is a new
     array of x's type in its library; NumPy arrays and tensors on the CPU run in the simulator.
 
-    NaN and infinities give what the formula gives: a row with NaN or inf, or of -inf alone, is NaN.
+    NaN and infinities follow the formula: a row with NaN or inf, or of -inf alone, is NaN.
 
     Raises `ArgumentError` for other types, an axis that x does not have, an `out` that does not fit, and tensors that
     require a gradient (see `tw.torch.softmax`).
@@ -133,7 +133,7 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float | None = None, out: Any =
     if it is not given, as for `torch.nn.functional.rms_norm`. Rows as long as those of `tw.softmax` are read once.
 
     `out` has the shape of `x`, may be of another of these types, and may be `x` itself. With `statistics` the result is
-    a pair: what it is without, and for the backward pass 1 / sqrt(mean(x^2) + eps) of each row, float32 or float64.
+    a pair: the result itself, and for the backward pass 1 / sqrt(mean(x^2) + eps) of each row, float32 or float64.
 
     Raises `ArgumentError` for other types, a weight of another length, an `out` that does not fit, and tensors that
     require a gradient (see `tw.torch.rms_norm`).
@@ -154,9 +154,9 @@ def layer_norm(
     array([[-1., 11.],
            [-1., 11.]], dtype=float32)
 
-    The variance is that of the distances from the mean, so that rows far from zero lose nothing. Arguments and types
-    are those of `tw.rms_norm`. With `statistics` the result is a triple: what it is without, and for the backward pass
-    mean and 1 / sqrt(variance + eps) of each row, float32 or float64.
+    The variance is computed from the differences to the mean, so that rows far from zero lose no accuracy. Arguments
+    and types are those of `tw.rms_norm`. With `statistics` the result is a triple: the result itself, and for the
+    backward pass mean and 1 / sqrt(variance + eps) of each row, float32 or float64.
 
     Raises `ArgumentError` as `tw.rms_norm` does (see `tw.torch.layer_norm` for gradients).
     """

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 def accumulator_rows(mma: Any, acc: Tensor) -> Tensor:  # Any: a TiledMMA or an atom
     """Return the same values of C's fragment (V, M, N) as (rows, columns), without a copy.
 
-    `mma` is the tiled mma, or the atom, whose fragment it is. M and N may be left out. What `partition_C` gives of
-    an array, or of an identity tensor for the coordinates, can be seen in the same way.
+    `mma` is the tiled mma, or the atom, whose fragment it is. M and N may be left out. It also works on what
+    `partition_C` returns for an array, or for an identity tensor of the coordinates.
 
     Law: for a thread, all values of one row of the result lie in one row of C, and values of different rows in
     different ones; so do columns. Both are in ascending order within an instruction.
@@ -133,9 +133,9 @@ def reduce_rows(mma: Any, acc: Tensor, op: Any = "add") -> Tensor:  # Any: a Til
     """Return `op` over each row of C's tile: a fragment of shape (rows, 1), for the rows of `accumulator_rows`.
 
     First the thread combines its own values of a row, then all threads that have values of it exchange theirs, so that
-    each of them gets the result: lanes by shuffles, warps that divide the row through shared memory, for which
-    all threads of the tiled mma come together once. Thread t of each `mma.span` threads of the block has slice t.
-    `op` is as in `tw.reduce`; a function of the user has to commute too, as a row's columns are spread over lanes.
+    each of them gets the result: lanes by shuffles, warps that divide the row through shared memory, for which all
+    threads of the tiled mma synchronise once. Thread t of each `mma.span` threads of the block has slice t. `op` is as
+    in `tw.reduce`; a function of the user must also be commutative, because a row's columns are spread over lanes.
 
     Law: the values of a thread are combined as a tree of neighbours, those of the lanes by pairs, the lowest bit
     of the lane number first, and those of the warps as a tree of neighbours.
@@ -245,8 +245,8 @@ def _thread_places(mma: TiledMMA, operand: Any, shape: tuple[int, int] | None = 
 def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) -> Tensor:
     """Return C's fragment as the fragment of A for the next product, converted: P V after S = Q K^T, in registers.
 
-    `mma` made the accumulator, `to` takes the operand (the same mma unless given): the columns of C are its K. The
-    element type is that of A. The result has the modes (V, M, K) of `partition_fragment_A`.
+    `mma` produced the accumulator and `to` reads the operand (the same mma unless given): the columns of C are its K.
+    The element type is that of A. The result has the modes (V, M, K) of `partition_fragment_A`.
 
     Law: element (m, k) of A, in the thread and value where `to` reads it, is the converted element (m, k) of C.
 

@@ -41,15 +41,15 @@ _READ_BY_EACH = 4
 def reduce(x: Any, op: Any = "add", group: Any = "block") -> Any:  # Any: numbers, fragments, tuples; a name or function
     """Return `op` over the values of all threads of a group, in each of them.
 
-    `op` is "add", "mul", "min", "max", "and", "or" or "xor", or an associative function of two values; of tuples, a
-    function gets and returns tuples, and a name works on each item. Sums of bools are int32. All elements of a fragment
-    take part: those of a thread are combined first. `group` is "block", "warp", "warpgroup" (128 threads) or a
+    `op` is "add", "mul", "min", "max", "and", "or" or "xor", or an associative function of two values; for tuples, a
+    function takes and returns tuples, and a name applies to each item. Sums of bools are int32. All elements of a
+    fragment take part: those of a thread are combined first. `group` is "block", "warp", "warpgroup" (128 threads) or a
     number of threads: a power of two up to a warp, or a multiple of a warp that divides the block.
 
-    Law: the values in the order of threads, and of elements in a thread, are combined by a tree: neighbours first,
-    then pairs of neighbours, and so on; what has no neighbour goes on as it is. A thread's own elements are
-    a tree of their own, and so are a warp's. Of a block of several warps all threads have to take part, as in
-    `tw.sync_threads`; of a warpgroup all threads of it.
+    Law: the values in the order of threads, and of elements in a thread, are combined by a tree: neighbours first, then
+    pairs of neighbours, and so on; a value without a neighbour passes to the next level unchanged. The elements of a
+    thread form a tree of their own, and so do the values of a warp. In a block of several warps all threads must take
+    part, as in `tw.sync_threads`; in a warpgroup all its threads.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -146,15 +146,15 @@ def scan(
     """Return `op` over the values of each thread of a group and all threads before it.
 
     With `exclusive`, over those of the threads before it only: the first thread gets `initial`, by default the neutral
-    value of an operation with a name (0 for "add", 1 for "mul", the lowest number for "max", and so on), and to the
-    others `initial` is added in front where it is given. With `with_total` the result is a pair, of the scan and of op
-    over all threads (without `initial`), which every thread gets. Of fragments, a thread's elements are consecutive:
-    thread t of n elements has the elements n * t to n * t + n - 1, and the result is a new fragment. `op`,
-    tuples and `group` are as in `tw.reduce`; a function keeps the order of its operands.
+    value of an operation with a name (0 for "add", 1 for "mul", the lowest number for "max", and so on), and the others
+    combine `initial` in front if it is given. With `with_total` the result is a pair, of the scan and of op over all
+    threads (without `initial`), which every thread gets. In fragments, a thread's elements are consecutive: thread t of
+    n elements has the elements n * t to n * t + n - 1, and the result is a new fragment. `op`, tuples and `group` are
+    as in `tw.reduce`; a function keeps the order of its operands.
 
-    The order of combination is the same each time: a thread's elements from the first to the last; the lanes of a warp
-    by distances 1, 2, 4, 8, 16; warps one after the other up to 4 and where the last is partial, else those before a
-    warp as in `tw.reduce`, and by distances where op is a function.
+    The order of combination is fixed: a thread's elements from the first to the last; the lanes of a warp at distances
+    1, 2, 4, 8, 16; up to 4 warps, or warps of which the last is partial, one after the other, otherwise those before a
+    warp as in `tw.reduce`, or at distances if `op` is a function.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -328,8 +328,8 @@ def argmax(x: Any, *, index: Any = None, group: Any = "block") -> tuple[Any, Any
     """Return the greatest value of a group and its index, in each thread: `value, index = tw.argmax(x)`.
 
     The index is the thread's number in the group, for a fragment of n elements n * thread + element; `index`, an
-    integer or a fragment of them, names others. Of equal values the lowest index counts. NaN counts only where all
-    values are NaN, as in `tw.maximum`. `group` is as in `tw.reduce`.
+    integer or a fragment of them, gives other indices. Among equal values the lowest index wins. NaN is returned only
+    if all values are NaN, as in `tw.maximum`. `group` is as in `tw.reduce`.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -449,7 +449,7 @@ class Extreme:
 def broadcast(x: Any, source: Any = 0, group: Any = "block") -> Any:  # Any: numbers, fragments, tuples
     """Return the value that thread number `source` of the group has, in each of its threads.
 
-    `source` may be a device value, the same in all threads of the group. Fragments and tuples are handed on whole.
+    `source` may be a device value, the same in all threads of the group. Fragments and tuples are passed as a whole.
     Raises `LanguageError` for a source that the group does not have, and between warps for one that differs by thread.
     """
     members = Group.of(group, "tw.broadcast")

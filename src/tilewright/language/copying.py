@@ -34,24 +34,24 @@ def copy(
 ) -> None:
     """Copy a tensor: `copy(src, dst)`, or `copy(atom_or_tiled_copy, src, dst)` by the instruction of an atom.
 
-    Law: dst[c] = src[c] for every coordinate c; with `pred`, only where pred[c] holds, and elsewhere zeros in shared
-    memory and registers, nothing in global memory. `pred` is a bool, or a bool tensor of the shape of the tensors
-    (modes of stride 0 let one bool stand for many elements).
+    Law: dst[c] = src[c] for every coordinate c; with `pred`, only where pred[c] holds; elsewhere shared memory and
+    registers get zeros, and global memory is not written. `pred` is a bool, or a bool tensor of the shape of the
+    tensors (with modes of stride 0, one bool applies to many elements).
 
-    With `count`, only where the position in mode 0 is less than count[c], so that the last access of a row may hold
-    fewer elements than its width: mode 0 of a partition is what one thread copies at once. `count` is an integer
-    (zero or less: nothing) or an integer tensor of the shape of the tensors, with stride 0 in mode 0.
+    With `count`, only where the index in mode 0 is less than count[c], so that the last access of a row may copy fewer
+    elements than its width: mode 0 of a partition holds what one thread copies at once. `count` is an integer (zero or
+    less copies nothing) or an integer tensor of the shape of the tensors, with stride 0 in mode 0.
 
-    Of guarded tiles (`tw.guarded`), what lies outside of a source reads as its fill, and what lies outside of a
-    destination is not written.
+    In guarded tiles (`tw.guarded`), elements outside of the source read as its fill, and elements outside of the
+    destination are not written.
 
-    The atoms of bulk copies (`SM90_TMA_LOAD` and its like) move a guarded tile from or to shared memory; one thread
-    starts the copy. Loads tell `barrier`, the mbarrier of one stage, when their bytes have come.
-    `SM90_TMA_LOAD_MULTICAST` brings the tile to all blocks of the cluster whose bits `mask` has, to the same place in
-    each, and tells the mbarrier that each has at the place of `barrier`.
+    The atoms of bulk copies (such as `SM90_TMA_LOAD`) move a guarded tile from or to shared memory; one thread starts
+    the copy. Loads signal `barrier`, the mbarrier of one stage, when their bytes have arrived.
+    `SM90_TMA_LOAD_MULTICAST` copies the tile to every block of the cluster whose bit is set in `mask`, to the same
+    offset in each, and signals the mbarrier that each has at the offset of `barrier`.
 
-    Raises `LanguageError` for shapes or element types that differ, and for an atom whose width or alignment the
-    layouts do not give. Source: CuTe `copy`, `copy_if`.
+    Raises `LanguageError` for shapes or element types that differ, and for layouts without the width or alignment that
+    the atom needs. Source: CuTe `copy`, `copy_if`.
     """
     atom: CopyAtom | None = None
     if len(arguments) == 3:
@@ -185,7 +185,7 @@ def copied_fragment(tensor: Tensor) -> Tensor:
 
 
 def inside(tensor: Tensor) -> Tensor:
-    """Return a fragment of bools that says which elements of a tile are inside of the tensor that it was cut from.
+    """Return a fragment of bools: which elements of a tile are inside of the tensor that it was cut from.
 
     Law: inside(t)[c] == t.inside(c) for every coordinate c. Raises `LayoutError` for a dynamic shape.
     """

@@ -39,7 +39,7 @@ def gemm(
     Operands in shared or global memory are first copied into registers, a step of K at a time.
 
     Without `mma`, `gemm(a, b, c)` and `gemm(d, a, b, c)` take plain tensors of one thread and use the universal
-    multiply-add of their types. Their ranks say what is multiplied, and V is element-wise:
+    multiply-add of their types. Their ranks determine the product, and V is element-wise:
 
         (V) x (V) => (V)                    (V, M) x (V, N) => (V, M, N)
         (M) x (N) => (M, N)                 (V, M, K) x (V, N, K) => (V, M, N)
@@ -47,10 +47,10 @@ def gemm(
 
     An atom of one value each, such as `tw.atoms.UniversalFMA`, takes the same ranks.
 
-    An atom of a warpgroup (`SM90_64x128x16_F32BF16BF16_SS`) takes operands as partitions of shared memory, and c is in
-    use until `tw.wgmma_wait`. With `accumulate=False`, or a bool that does not hold, the first step of K does not add
-    to c, which needs no `tw.clear` then. An atom with a sparse a (`GMMA_64x128x32_F32BF16BF16_SS`) takes `metadata`, a
-    fragment (V, M, K) that says which elements are kept.
+    An atom of a warpgroup (`SM90_64x128x16_F32BF16BF16_SS`) takes operands as partitions of shared memory, and c must
+    not be accessed until `tw.wgmma_wait`. With `accumulate=False`, or a bool that is false, the first step of K
+    overwrites c, so that `tw.clear` is not needed. An atom with a sparse a (`GMMA_64x128x32_F32BF16BF16_SS`) takes
+    `metadata`, a fragment (V, M, K) that says which elements are kept.
 
     Raises `LanguageError` where the modes do not match the atom or one another. Source: CuTe `gemm`.
     """

@@ -27,9 +27,9 @@ def pipeline(
 ) -> Any:  # Any: one of two classes
     """Return a ring of stages in shared memory: `Pipeline(stages)`, or `Ring(stages, consumers, bytes, blocks)`.
 
-    Without `consumers` all threads of the block fill and use the stages, in rounds (see `Pipeline`). With it, one
-    thread fills them by bulk copies, and `consumers` warps use them (see `Ring`). `blocks` is how many blocks of a
-    cluster send to each other's stages.
+    Without `consumers` all threads of the block fill and use the stages (see `Pipeline`). With it, one thread fills
+    them by bulk copies, and `consumers` warps use them (see `Ring`). `blocks` is the number of blocks of a cluster that
+    fill each other's stages.
     """
     if consumers is None and bytes is None and blocks == 1:
         return Pipeline(stages)
@@ -39,9 +39,9 @@ def pipeline(
 class Pipeline:
     """A ring of `stages` tiles in shared memory: one is read while the others are filled.
 
-    Tile k lives in stage k % stages. `ahead` = stages - 1 tiles are begun before the loop; round k begins tile
-    k + ahead, in the stage that round k - 1 has read. Each tile is one group of asynchronous copies, closed by
-    `commit`, and a group is committed even where no tile is left, so that counting groups is counting tiles::
+    Tile k is in stage k % stages. The copies of `ahead` = stages - 1 tiles start before the loop; iteration k starts
+    tile k + ahead, in the stage that iteration k - 1 has read. Each tile is one group of asynchronous copies, closed by
+    `commit`; a group is committed even if no tile is left, so that the number of groups is the number of tiles::
 
         pipe = tw.pipeline(stages=3)
         for k in tw.static_range(pipe.ahead):
@@ -53,15 +53,15 @@ class Pipeline:
             pipe.commit()
             use(smem[:, pipe.read_stage(k)])
 
-    With three stages, the groups that were committed before each `wait`, and the stages that a round reads and fills::
+    With three stages, the groups committed before each `wait`, and the stages that iteration k reads and fills::
 
         round  committed  wait leaves    reads     fills
         0      0 1        1              stage 0   stage 2 with tile 2
         1      0 1 2      2              stage 1   stage 0 with tile 3
         2      0 1 2 3    3              stage 2   stage 1 with tile 4
 
-    A loop that takes fragments of the next tile before it is done with this one waits later, after the commit: then
-    `wait` makes tile k + 1 ready, for there is one more group.
+    A loop that loads fragments of the next tile before it has finished this one calls `wait` after the commit: there is
+    one more group then, and `wait` makes tile k + 1 ready.
 
     Raises `LanguageError` for fewer than two stages. Source: CUTLASS, the multistage mainloop of SM80.
     """
@@ -77,7 +77,7 @@ class Pipeline:
 
     @property
     def ahead(self) -> int:
-        """How many tiles are begun before the first is used."""
+        """The number of tiles whose copies start before the first is used."""
         return self.stages - 1
 
     def commit(self) -> None:
@@ -87,7 +87,7 @@ class Pipeline:
     def wait(self) -> None:
         """Wait for the oldest pending tile, in all threads; they have then also read the tile before it.
 
-        After `ahead` commits and one for each round, the newest stages - 2 groups may still be pending.
+        After `ahead` commits and one for each iteration, the newest stages - 2 groups may still be pending.
         """
         cp_async_wait(self.stages - 2)
         sync_threads()
@@ -102,7 +102,7 @@ class Pipeline:
     @overload
     def read_stage(self, k: Scalar) -> Scalar: ...
     def read_stage(self, k: Any) -> Any:
-        """Return the stage of tile k, which round k reads: k % stages."""
+        """Return the stage of tile k, which iteration k reads: k % stages."""
         return k % self.stages
 
     @overload
@@ -110,7 +110,7 @@ class Pipeline:
     @overload
     def write_stage(self, k: Scalar) -> Scalar: ...
     def write_stage(self, k: Any) -> Any:
-        """Return the stage of tile k + ahead, which round k fills: (k + ahead) % stages."""
+        """Return the stage of tile k + ahead, which iteration k fills: (k + ahead) % stages."""
         return (k + self.ahead) % self.stages
 
     def __repr__(self) -> str:
@@ -120,12 +120,12 @@ class Pipeline:
 class Ring:
     """A ring of `stages` tiles in shared memory between one thread that fills them and `consumers` warps.
 
-    Each stage has two mbarriers. `full` is told of the `bytes` that bulk copies bring to the stage; a warp waits for it
+    Each stage has two mbarriers. `full` counts the `bytes` that bulk copies bring to the stage; a warp waits for it
     before it reads. `empty` counts the warps that have read; the producer waits for it before it fills the stage again.
-    Who is where in the ring is a state, which loops of the device carry::
+    A position in the ring is a state, which device loops carry::
 
         ring = tw.pipeline(stages=4, consumers=2, bytes=tile_bytes)
-        tw.sync_threads()                                 # the mbarriers are there
+        tw.sync_threads()                                 # the mbarriers are initialised
         if tw.warp_id() == 2:
             if tw.elect_one():
                 state = ring.producer()
@@ -136,9 +136,9 @@ class Ring:
             state = ring.consumer()
             for k in range(tiles):
                 with state.read() as stage:               # waits until the stage is full
-                    use(smem[:, stage])                   # behind it, the warp gives the stage back
+                    use(smem[:, stage])                   # at the end, the warp releases the stage
 
-    What the two wait for, in a ring of three stages::
+    The parities that both sides wait for, in a ring of three stages::
 
         tile           0  1  2  3  4  5
         stage          0  1  2  0  1  2
@@ -146,9 +146,9 @@ class Ring:
         full, parity   0  0  0  1  1  1
 
     In a cluster whose `blocks` multicast to each other, each has a ring of its own, and a producer fills the same stage
-    in all of them. `bytes` are those that come to a stage of one block, `consumers` the warps of one. A warp then gives
-    a stage back to all blocks; one that is a tile behind, for matrix instructions, by relaxed arrivals. In place of
-    `tw.sync_threads()` stands `tw.cluster_sync()`, and once more at the end.
+    in all of them. `bytes` are those that a stage of one block receives, `consumers` the warps of one block. A warp
+    then releases a stage to all blocks; a consumer that is one tile behind, for matrix instructions, uses relaxed
+    arrivals. Call `tw.cluster_sync()` instead of `tw.sync_threads()`, and once more at the end.
 
     Raises `LanguageError` for numbers that are not known while tracing, or below 1, and for blocks that are not all of
     the cluster. Source: CUTLASS, PipelineTmaAsync and PipelineState.
@@ -185,12 +185,12 @@ class Ring:
     def consumer(self, behind: int = 0, *, relaxed: bool | None = None) -> ConsumerState:
         """Return the state of a warp that reads the stages, before the first tile.
 
-        With `behind` = 1 a warp gives back the stage before the one that it has read: for matrix instructions that are
-        still in flight when the next tile is begun. Its last stage it gives back by `state.release()`.
+        With `behind` = 1 a warp releases the stage before the one that it has read, for matrix instructions that are
+        still running when the next tile starts. It releases its last stage by `state.release()`.
 
-        `relaxed` says that only wgmma reads the stages, and was waited for: then arrivals at the mbarriers of other
-        blocks need no fence, which takes a microsecond (with tiles of 128 x 128 in a cluster of two, half of the time).
-        Without it, those of a consumer that is a tile behind are relaxed.
+        `relaxed` states that only wgmma reads the stages, and was waited for: arrivals at the mbarriers of other blocks
+        then need no fence, which takes a microsecond (with tiles of 128 x 128 in a cluster of two, half of the time).
+        By default those of a consumer that is one tile behind are relaxed.
         """
         if behind not in (0, 1):
             raise LanguageError(f"a consumer gives stages back at once (0) or one tile behind (1), not {shown(behind)}")
@@ -217,11 +217,11 @@ class _State:
         return {**stage, "phase": (0, 1)}
 
     def advance(self, count: Any = 1) -> None:  # Any: an integer of host or device
-        """Go on by `count` stages: to the next one, or past tiles that are another's to fill or read.
+        """Advance by `count` stages: to the next one, or past tiles that another thread fills or reads.
 
-        Two consumers that read tiles alternately skip those of the other one: `state.advance(k_tiles)`. A wait knows
-        the phases of a stage by their parity, so it must not come two phases early: let the other one arrive at an
-        mbarrier when it has read its tiles, and wait for that before reading on. Source: CUTLASS,
+        Two consumers that read tiles alternately skip each other's: `state.advance(k_tiles)`. A wait distinguishes the
+        phases of a stage by their parity, so it must not come two phases early: let the other consumer arrive at an
+        mbarrier when it has read its tiles, and wait for that before the next read. Source: CUTLASS,
         PipelineState::advance.
         """
         if isinstance(count, int) and (isinstance(count, bool) or count < 0):
@@ -239,7 +239,7 @@ class _State:
 
 
 class ProducerState(_State):
-    """Where the thread is that fills the stages of a ring."""
+    """The position in a ring of the thread that fills its stages."""
 
     def fill(self) -> ProducerState:
         """Wait for an empty stage and announce its bytes: `with state.fill() as (stage, full):` copies to it."""
@@ -256,10 +256,10 @@ class ProducerState(_State):
 
 
 class ConsumerState(_State):
-    """Where a warp is that reads the stages of a ring.
+    """The position in a ring of a warp that reads its stages.
 
-    `with state.read() as stage:` reads a stage and gives one back. Where the uses of several stages overlap without
-    being nested, `stage = state.acquire()` and `state.give_back(stage)` say the same in two lines.
+    `with state.read() as stage:` reads a stage and releases one. Where the uses of several stages overlap without being
+    nested, `stage = state.acquire()` and `state.give_back(stage)` do the same in two calls.
     """
 
     def __init__(self, ring: Ring, behind: int, relaxed: bool) -> None:
@@ -275,14 +275,14 @@ class ConsumerState(_State):
         return {**super().leaves, **last}
 
     def acquire(self) -> Any:
-        """Wait for a full stage, return it, and go on to the next; the warp hands it back by `give_back(stage)`."""
+        """Wait for a full stage, return it, and advance to the next; `give_back(stage)` releases it."""
         stage = self.stage
         self.ring.full[stage].wait(self.phase)
         self.advance()
         return stage
 
     def give_back(self, stage: Any) -> None:
-        """Hand a stage back to the producer, by one lane, when all lanes of the warp have read it.
+        """Release a stage to the producer, by one lane, when all lanes of the warp have read it.
 
         In a ring that blocks of a cluster fill together, one lane arrives for each block.
         """
@@ -295,7 +295,7 @@ class ConsumerState(_State):
             branch(lane < blocks, lambda: empty.at_rank(lane).arrive(relaxed=self.relaxed))
 
     def read(self) -> ConsumerState:
-        """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""
+        """Wait for a full stage: `with state.read() as stage:` uses it, and releases a stage at its end."""
         return self
 
     def __enter__(self) -> Any:
@@ -312,7 +312,7 @@ class ConsumerState(_State):
         self.advance()
 
     def release(self) -> None:
-        """Give back the stage that was read last, where stages are given back one tile behind."""
+        """Release the stage that was read last, by a consumer that is one tile behind."""
         last = self.last
         branch(last >= 0, lambda: self.give_back(last))
         self.last = -1

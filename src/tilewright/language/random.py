@@ -29,8 +29,8 @@ def philox(seed: Any, counter: Any, rounds: int = _ROUNDS) -> Words:
     """Return the four uint32 that Philox 4x32 gives for a seed and a counter.
 
     The seed is an integer of 32 or 64 bits. So is the counter, or it is a tuple of up to four words of 32 bits, the
-    lowest first. Numbers count by their value: int32's -1 is int64's. `rounds` is 10; 7 are the fewest known to pass
-    the statistical tests.
+    lowest first. Signed numbers are sign-extended: an int32 of -1 equals an int64 of -1. `rounds` is 10; 7 are the
+    fewest known to pass the statistical tests.
     """
     current("tw.philox")
     refuse_tensors("tw.philox", seed, *(counter if isinstance(counter, (tuple, list)) else (counter,)))

@@ -221,9 +221,9 @@ def _greater(a: list[Scalar], b: list[Scalar]) -> list[Scalar]:
 def topk(x: Any, k: int, *, group: Any = "block", largest: bool = True) -> tuple[Tensor, Tensor]:
     """Return the k greatest values of a group and their indices, as two fragments of k that every thread gets.
 
-    The greatest comes first, of equal ones that with the lowest index; with `largest=False` it is the least ones. The
-    index is the thread's number in the group, for a fragment of n elements n * thread + element. NaN counts
-    only where no numbers are left. Each of the k values takes one reduction: for large k, `tw.sort` is faster.
+    The greatest comes first, and among equal ones that with the lowest index; `largest=False` returns the least. The
+    index is the thread's number in the group, for a fragment of n elements n * thread + element. NaN comes only after
+    all numbers. Each of the k values takes one reduction: for large k, `tw.sort` is faster.
 
     Raises `LanguageError` where the group has fewer than k elements, and a k that is not known while tracing.
     """

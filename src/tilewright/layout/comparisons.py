@@ -59,14 +59,14 @@ def _equal(a: Any, b: Any) -> Any:
 
 
 def elem_less(a: Any, b: Any) -> Any:
-    """Say whether every leaf of `a` is less than that of `b` in its place: whether a coordinate lies inside a shape.
+    """Return whether every leaf of `a` is less than its counterpart in `b`: whether a coordinate is inside a shape.
 
     A tuple with more modes than the other is not less; modes that only `b` has do not matter.
 
     >>> elem_less((1, 2), (2, 3)), elem_less((1, 3), (2, 3)), elem_less((1, 2), (2, 3, 0)), elem_less((1, 2), (2,))
     (True, False, True, False)
 
-    Raises `LayoutError` when an integer meets a tuple. Source: CuTe `elem_less`.
+    Raises `LayoutError` when an integer is compared with a tuple. Source: CuTe `elem_less`.
     """
     return _elem_less(*_checked("elem_less", a, b))
 
@@ -111,7 +111,7 @@ def lex_less(a: Any, b: Any) -> Any:
     >>> lex_less((1, 2), (1, 3)), lex_less((0, 9), (1, 0)), lex_less((1, 2), (1, 2, 0))
     (True, True, True)
 
-    Raises `LayoutError` when an integer meets a tuple. Source: CuTe `lex_less`.
+    Raises `LayoutError` when an integer is compared with a tuple. Source: CuTe `lex_less`.
     """
     return _ordered("lex_less", *_checked("lex_less", a, b), step=1)
 
@@ -126,7 +126,7 @@ def colex_less(a: Any, b: Any) -> Any:
     >>> colex_less((9, 0), (0, 1)), colex_less((1, 2, 3), (1, 1, 2, 3))
     (True, True)
 
-    Raises `LayoutError` when an integer meets a tuple. Source: CuTe `colex_less`.
+    Raises `LayoutError` when an integer is compared with a tuple. Source: CuTe `colex_less`.
     """
     return _ordered("colex_less", *_checked("colex_less", a, b), step=-1)
 

@@ -27,7 +27,7 @@ which mode of A (-1 when it goes across modes), and by how much there."""
 
 
 def composition(a: Any, b: Any) -> Any:  # Any: layouts, swizzles, composed layouts, tensors; b may be a tiler
-    """Return the layout that applies `b` first and `a` to what it gives.
+    """Return the layout that applies `b` first and then `a` to the result.
 
     `b` is a layout, or a tiler: an integer n counts as `n:1`, and a tuple goes mode by mode, None leaving its mode
     as it is, further modes of `a` staying too. `a` may be a swizzle or carry one. Past its size `a` continues along its

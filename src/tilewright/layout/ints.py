@@ -25,9 +25,9 @@ class DynamicInt:
     __slots__ = ()
 
     def assume_multiple(self, divisor: int, what: str) -> None:
-        """Be told that a result is right only where `divisor` divides this value; `what` names the operation.
+        """Note that a result is valid only if `divisor` divides this value; `what` names the operation.
 
-        Here nothing is done with it. A kernel's integers check it at the launch, or in the thread that computes them.
+        The base class does nothing. A kernel's integers check it at the launch, or in the thread that computes them.
         """
 
     def split_multiple(self, divisor: int) -> tuple[Int, Int]:

@@ -12,7 +12,7 @@ from tilewright.layout.tuples import map_leaves, prefix_products, shape_of, tupl
 
 
 def complement(layout: Any, cotarget: Any = None) -> Layout:  # Any: a layout or shape; an integer or shape
-    """Return the layout that repeats `layout` so that together they reach `cotarget` offsets without meeting.
+    """Return the layout that repeats `layout` so that together they cover `cotarget` offsets without overlap.
 
     `cotarget` is an integer or a shape, whose size counts; by default the layout's own cosize.
 
@@ -114,7 +114,7 @@ def _by_stride(layout: Layout, shape: list[Int], stride: list[Int]) -> list[tupl
 
 
 def right_inverse(layout: Any) -> Any:  # Any: a layout, or a composed layout
-    """Return the longest layout that the given one takes back: index i of it leads to offset i.
+    """Return the longest layout r with layout(r(i)) == i: it gives the index at which `layout` has offset i.
 
     Law: layout(right_inverse(layout)(i)) == i for 0 <= i < size(right_inverse(layout)).
 
@@ -123,8 +123,8 @@ def right_inverse(layout: Any) -> Any:  # Any: a layout, or a composed layout
     4:1
     (None, None)
 
-    Modes with dynamic strides or extents are passed over, since what they reach is not known; the law holds.
-    Source: CuTe `right_inverse`.
+    Modes with dynamic strides or extents are skipped, because their offsets are unknown; the law holds. Source: CuTe
+    `right_inverse`.
     """
     if type(layout) is not Layout:
         from tilewright.layout.swizzle import ComposedLayout, inverse_of_composed

@@ -44,7 +44,7 @@ from tilewright.layout.tuples import (
 
 
 class Layout(Displayed):
-    """A function from coordinates to offsets: `shape` says which coordinates there are, `stride` what each step adds.
+    """A function from coordinates to offsets: `shape` is the set of coordinates, `stride` what each step adds.
 
     Shape and stride are integers or congruent nested tuples. Without a stride the layout is column-major
     compact. A layout is frozen, hashable, and checked when it is made.
@@ -165,7 +165,7 @@ class Layout(Displayed):
         >>> Layout(((2, 2), 8), ((8, 16), 1)).get_hier_coord(10)
         ((1, 0), 2)
 
-        Coordinates of modes with stride 0 are 0; an offset that the layout does not reach wraps around in each mode.
+        Coordinates of modes with stride 0 are 0; an offset that the layout does not have wraps around in each mode.
         Raises `LayoutError` when the strides are dynamic or do not step over one another. Source: CuTe
         `Layout::get_hier_coord`.
         """

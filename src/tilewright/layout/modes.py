@@ -100,7 +100,7 @@ def _spread(order: Coord, shape: Shape) -> list[int]:
 def make_layout_like(layout: Layout) -> Layout:
     """Make a compact layout of the same shape, its modes in the order of the given strides; stride 0 stays 0.
 
-    Modes of dynamic strides come behind the others, from left to right, and so do basis strides.
+    Modes of dynamic strides follow the others, from left to right, and so do basis strides.
 
     Law: size(filter(result)) == cosize(result), and strides keep their order.
 
@@ -120,12 +120,12 @@ def make_layout_like(layout: Layout) -> Layout:
 def make_fragment_like(layout: Any) -> Layout:  # Any: a layout, or a shape that stands for its compact layout
     """Make the compact layout of a fragment of that shape: mode 0 column-major, the others in the order of strides.
 
-    Mode 0 holds the values of one instruction, so what is contiguous in the fragment is what the instruction takes; its
+    Mode 0 holds the values of one instruction, so the operands of an instruction are contiguous in the fragment; its
     modes of stride 0 stay at stride 0. Other modes of stride 0 get elements of their own, and are fastest. A layout of
     one mode, or of a dynamic shape, becomes column-major.
 
-    Law: with f the result, f[0] is column-major compact but for strides 0, and strides of the modes behind it keep
-    their order.
+    Law: with f the result, f[0] is column-major compact except for strides 0, and strides of the other modes keep their
+    order.
 
     >>> print(make_fragment_like(Layout(((2, 2), 4, 8), ((8, 1), 64, 2))))
     ((2,2),4,8):((1,2),32,4)
@@ -233,7 +233,7 @@ def _collect(
 def slice_and_offset(layout: Any, coord: Any) -> tuple[Any, Offset]:  # Any: plain and composed; a coordinate with None
     """Return `slice_(layout, coord)` and the offset of its first element.
 
-    A composed layout keeps that offset inside, because its outer function takes it: beside it is 0.
+    A composed layout keeps that offset inside, because its outer function takes it; the returned offset is then 0.
 
     >>> slice_and_offset(Layout((4, 8)), (None, 3))
     (Layout((4,), (1,)), 12)
@@ -378,7 +378,7 @@ def _extend(x: Any, mode: Any, rank: int | None, at_end: bool) -> Any:
 
 
 def replace(layout: Any, index: int, mode: Any) -> Any:  # Any: layouts or shapes
-    """Put `mode` in the place of the mode `index`.
+    """Replace the mode `index` by `mode`.
 
     Law: replace(layout, 1, m)(i, j) == layout(i, 0) + m(j).
 

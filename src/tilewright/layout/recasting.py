@@ -40,10 +40,10 @@ def upcast(layout: Any, n: int) -> Any:  # Any: a layout or composed layout give
     (4,4):(4,1)
     (None, None)
 
-    A dynamic stride is taken as a multiple of n, and a dynamic extent as a multiple of its group; they are told so
-    (`DynamicInt.assume_multiple`), and in a kernel the launch checks it. Swizzles shift along.
-    Raises `LayoutError` when groups would be cut: a stride and n do not divide one another, or an extent does not
-    fill whole groups. Source: CuTe `upcast` (which does not check the last).
+    A dynamic stride is taken as a multiple of n, and a dynamic extent as a multiple of its group
+    (`DynamicInt.assume_multiple`); in a kernel the launch checks it. Swizzles are shifted too. Raises `LayoutError`
+    when groups would be cut: a stride and n do not divide one another, or an extent does not fill whole groups. Source:
+    CuTe `upcast` (which does not check the last).
     """
     _check_factor("upcast", n)
     if not isinstance(layout, Layout):
@@ -112,7 +112,7 @@ def _upcast_leaf(layout: Layout, s: Int, d: Leaf, n: int) -> tuple[tuple[Int, Le
 
 
 def downcast(layout: Any, n: int) -> Any:  # Any: a layout or composed layout gives the same
-    """Return the layout of the n parts of each element, side by side in the mode of stride 1.
+    """Return the layout of the n parts of each element, contiguous in the mode of stride 1.
 
     Law: downcast(layout, n)(c with n * c_k + t in the mode k of stride 1) == n * layout(c) + t for 0 <= t < n.
 

@@ -12,7 +12,7 @@ from tilewright.layout.tuples import leaves, show
 
 
 def flatten(layout: Any) -> Any:  # Any: a layout, tensor or nested tuple gives the same
-    """Take the nesting away: every leaf becomes a top-level mode.
+    """Remove the nesting: every leaf becomes a top-level mode.
 
     Law: flatten(layout)(i) == layout(i).
 
@@ -136,9 +136,9 @@ def coalesce(
 
 
 def filter_zeros(layout: Any, profile: Any = None) -> Any:  # Any: a layout or tensor gives the same
-    """Give every mode of stride 0 the extent 1: it leads nowhere new.
+    """Give every mode of stride 0 the extent 1, because it adds no offsets.
 
-    With a `profile`, only the modes whose place in it holds 0 or a tuple are looked at, leaf against leaf.
+    With a `profile`, only the modes whose entry in it is 0 or a tuple are considered, leaf by leaf.
 
     Law: the image of filter_zeros(layout) is the image of layout.
 

@@ -209,7 +209,7 @@ class ComposedLayout(Displayed):
         return self.outer(add_offsets(self.offset, self.inner(c)))
 
     def slice_and_offset(self, coord: Any) -> ComposedLayout:
-        """Slice, with the place of the first element in the offset (the outer function has to see it)."""
+        """Slice, with the position of the first element in the offset, which the outer function needs."""
         if isinstance(self.inner, ComposedLayout):
             raise LayoutError(f"slicing {self}: the offset of a nested composition is not affine")
         inner, offset = slice_and_offset(self.inner, coord)

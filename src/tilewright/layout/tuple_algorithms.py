@@ -167,7 +167,7 @@ def fold_first(*arguments: Any) -> Any:
 
 
 def iscan(*arguments: Any) -> tuple[Any, ...]:
-    """Scan, each element counted.
+    """Return the inclusive scan: after each element.
 
     Law: iscan(t, v, f) == (f(v, t[0]), f(f(v, t[0]), t[1]), ...).
 
@@ -185,7 +185,7 @@ def iscan(*arguments: Any) -> tuple[Any, ...]:
 
 
 def escan(*arguments: Any) -> tuple[Any, ...]:
-    """Scan, each element not yet counted.
+    """Return the exclusive scan: before each element.
 
     Law: escan(t, v, f) == (v, f(v, t[0]), ...), as many as t has.
 
@@ -277,7 +277,7 @@ def wrap(t: Any) -> tuple[Any, ...]:
 
 
 def unwrap(t: Any) -> Any:
-    """Take tuples of one away until a leaf or a tuple of another rank is left.
+    """Remove tuples of one until a leaf or a tuple of another rank is left.
 
     >>> unwrap(((1,),)), unwrap(((1, 2),))
     (1, (1, 2))
@@ -328,14 +328,14 @@ def insert(t: Any, index: int, x: Any) -> tuple[Any, ...]:
     >>> insert((1, 2, 3), 1, 10)
     (1, 10, 2, 3)
 
-    Raises `LayoutError` where there is no such place. Source: CuTe `insert`.
+    Raises `LayoutError` if there is no such position. Source: CuTe `insert`.
     """
     elements = _place("insert", t, index, 1)
     return (*elements[:index], x, *elements[index:])
 
 
 def remove(t: Any, index: int) -> tuple[Any, ...]:
-    """Leave the element `index` out.
+    """Remove the element `index`.
 
     >>> remove((1, 2, 3), 1)
     (1, 3)
@@ -347,12 +347,12 @@ def remove(t: Any, index: int) -> tuple[Any, ...]:
 
 
 def replace_front(t: Any, x: Any) -> Any:
-    """Put x in the place of the first element; a leaf becomes x. Source: CuTe `replace_front`."""
+    """Replace the first element by x; a leaf becomes x. Source: CuTe `replace_front`."""
     return (x, *_not_empty("replace_front", t)[1:]) if isinstance(t, tuple) else x
 
 
 def replace_back(t: Any, x: Any) -> Any:
-    """Put x in the place of the last element; a leaf becomes x. Source: CuTe `replace_back`."""
+    """Replace the last element by x; a leaf becomes x. Source: CuTe `replace_back`."""
     return (*_not_empty("replace_back", t)[:-1], x) if isinstance(t, tuple) else x
 
 
@@ -367,7 +367,7 @@ def repeat(n: int, x: Any) -> Any:
 
 
 def repeat_like(t: Any, x: Any) -> Any:
-    """Put x in the place of every leaf.
+    """Replace every leaf by x.
 
     >>> repeat_like(((2, 3), (4, 5)), 1)
     ((1, 1), (1, 1))

@@ -84,7 +84,7 @@ def product(values: Any) -> Int:
 
 
 def product_like(values: Any, guide: Any) -> Any:
-    """Multiply what lies under each leaf of `guide`, keeping the guide's nesting.
+    """Multiply the leaves under each leaf of `guide`, keeping the guide's nesting.
 
     >>> product_like(((2, 2), (3, (4, 5))), (0, (0, 0)))
     (4, (3, 20))
@@ -125,7 +125,7 @@ def _pairs(name: str, a: Any, b: Any) -> list[tuple[Any, Any]]:
 
 
 def elem_scale(a: Any, b: Any) -> Any:
-    """Multiply each leaf of `a` by the product of what `b` has in its place.
+    """Multiply each leaf of `a` by the product of the corresponding leaves of `b`.
 
     >>> elem_scale((2, 3), (10, (2, 5)))
     (20, 30)
@@ -169,7 +169,7 @@ def round_up(a: Any, b: Any) -> Any:
 def prefix_product(shape: Any, init: Any = 1) -> Any:
     """Return the product of all leaves before each one, times `init`: pycute's column-major strides.
 
-    A tuple `init` gives each of its leaves to the mode in its place.
+    A tuple `init` gives each of its leaves to the corresponding mode.
 
     >>> prefix_product(((2, 3), 4)), prefix_product((1, 8), 5)
     (((1, 2), 6), (5, 5))
@@ -213,7 +213,7 @@ def _from(shape: IntTuple, start: Any, strides: Callable[[IntTuple, Int], Any], 
 def compact_col_major(shape: Any, current: Any = 1) -> Stride:
     """Return the strides of `col_major(shape)`, the first of them `current`; a static extent 1 gets stride 0.
 
-    A tuple `current` gives each of its leaves to the mode in its place.
+    A tuple `current` gives each of its leaves to the corresponding mode.
 
     >>> compact_col_major((4, (8, 1, 2))), compact_col_major((4, 8), 3), compact_col_major(((2, 3), 5), (1, 100))
     ((1, (4, 0, 32)), (3, 12), ((1, 2), 100))
@@ -227,7 +227,7 @@ def compact_col_major(shape: Any, current: Any = 1) -> Stride:
 def compact_row_major(shape: Any, current: Any = 1) -> Stride:
     """Return the strides of `row_major(shape)`, the last of them `current`; a static extent 1 gets stride 0.
 
-    A tuple `current` gives each of its leaves to the mode in its place.
+    A tuple `current` gives each of its leaves to the corresponding mode.
 
     >>> compact_row_major((4, (8, 1, 2))), compact_row_major((4, 8), 3)
     ((16, (2, 0, 1)), (24, 3))

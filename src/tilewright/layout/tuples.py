@@ -153,7 +153,7 @@ def product_each(shape: Shape) -> tuple[Int, ...]:
 def compatible(a: Any, b: Any) -> bool:  # Any: shapes or layouts
     """Say whether every coordinate of `a` is a coordinate of `b`: `b` refines modes of `a` of the same size.
 
-    Law: compatible(a, b)  =>  size(a) == size(b), and each leaf of `a` is the size of the mode of `b` in its place.
+    Law: compatible(a, b)  =>  size(a) == size(b), and each leaf of `a` is the size of the corresponding mode of `b`.
 
     >>> compatible(24, (4, 6)), compatible((4, 6), ((2, 2), 6)), compatible((2, 12), (4, 6))
     (True, True, False)
@@ -179,7 +179,7 @@ def _compatible(a: Shape, b: Shape) -> bool:
 
 
 def congruent(a: Any, b: Any) -> bool:  # Any: shapes, strides or layouts
-    """Say whether two shapes (or layouts) are nested alike.
+    """Say whether two shapes (or layouts) have the same nesting.
 
     Law: congruent(a, b)  <=>  replacing every leaf by one and the same value makes them equal.
 

@@ -15,7 +15,7 @@ from tilewright.layout.tuples import leaves, prefix_products, shape_of, show
 
 
 def max_common_layout(a: Any, b: Any) -> Layout:  # Any: layouts or composed layouts
-    """Return the longest layout of indices whose elements lie side by side in both layouts.
+    """Return the longest layout of indices whose elements are contiguous in both layouts.
 
     Law: a(k(i)) == i and b(k(i)) == i for k = max_common_layout(a, b) and 0 <= i < size(k).
 
@@ -78,7 +78,7 @@ def _run(shape: list[Any], stride: list[Any], place: int, extent: int, expected:
 
 
 def max_common_vector(a: Any, b: Any) -> int:  # Any: layouts or composed layouts
-    """Return the number of elements that lie side by side in both layouts: the widest common vector.
+    """Return the number of elements that are contiguous in both layouts: the widest common vector.
 
     Law: max_common_vector(a, b) == size(max_common_layout(a, b)).
 

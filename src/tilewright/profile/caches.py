@@ -107,7 +107,7 @@ class Wave:
 
 @dataclass(frozen=True)
 class TileFill:
-    """What a schedule of tiles asks of the second-level cache and of DRAM, by waves.
+    """The bytes that a schedule of tiles reads from the L2 cache and from DRAM, by waves.
 
     A wave ends when each block that runs has computed one more tile. `stored` are the bytes of results.
     """
@@ -143,14 +143,14 @@ def tile_fill(
     capacity: int | None = None,
     resident: int | None = None,
 ) -> TileFill:
-    """Return what the second-level cache makes of an order of tiles of C = A B.
+    """Return the bytes that L2 and DRAM deliver for an order of tiles of C = A B.
 
     `order` has for each block the tiles that it computes, one after another, as `order` of a scheduler
     (`tilewright.schedulers`) gives them: (row, column), or with the steps of K that it sums up, (row, column, range).
-    `tile` is (m, n, k) of a tile and a step, `k` the whole extent, `dtype` the
-    elements of A and B; with `out`, the elements of C, results take room in the cache too. `resident` blocks run at
-    once (the GPU's multiprocessors), and the next one begins where one ends. Blocks that run go on a step of K at a
-    time together; the cache of `capacity` bytes (the GPU's) drops what was used longest ago.
+    `tile` is (m, n, k) of a tile and a step, `k` the whole extent, `dtype` the elements of A and B; with `out`, the
+    elements of C, results take room in the cache too. `resident` blocks run at once (by default one for each of the
+    GPU's multiprocessors), and the next one starts when one ends. Running blocks advance together by one step of K; the
+    cache of `capacity` bytes (by default the GPU's) evicts the least recently used data.
 
     Two blocks that compute two tiles of one row share A:
 

@@ -38,7 +38,7 @@ class Report(str):
 
     @staticmethod
     def of(profile: Profile, gpu: Gpu, seconds: Sequence[float | None] = ()) -> Report:
-        """Return the report of a profile, with bounds and occupancy for a GPU, and what launches took there."""
+        """Return the report of a profile, with bounds and occupancy for a GPU, and the times of launches there."""
         taken = [*seconds, *[None] * (len(profile.launches) - len(seconds))]
         launches = tuple(
             LaunchReport(profile.launches[numbers[0]], gpu, len(numbers), _median([taken[n] for n in numbers]))
@@ -134,9 +134,9 @@ class Profile:
     def report(self, gpu: str = DEFAULT_GPU, seconds: Sequence[float | None] = ()) -> Report:
         """Return the report, with bounds and occupancy for a GPU: print it, or `.save("report.html")` it.
 
-        With `seconds`, what each launch took on that GPU (None where it was not measured), the report says what was
-        achieved of the limits: `kernel[grid, block]` timed by `tw.bench.do_bench`, or the script by `tilewright profile
-        SCRIPT --measure`. Raises `ArgumentError` for a GPU that is not in the table (`tilewright.arch.gpus`).
+        With `seconds`, the time of each launch on that GPU (None where it was not measured), the report gives the
+        achieved share of the limits: `kernel[grid, block]` timed by `tw.bench.do_bench`, or the script by `tilewright
+        profile SCRIPT --measure`. Raises `ArgumentError` for a GPU that is not in the table (`tilewright.arch.gpus`).
         """
         return Report.of(self, find_gpu(gpu), seconds)
 

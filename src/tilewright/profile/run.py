@@ -27,17 +27,18 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, repr=False)
 class Run(sim.Run):
-    """What the simulations inside one `simulate` gave: their findings, in order, and what was measured."""
+    """The results of the simulations inside one `simulate`: their findings, in order, and the measurements."""
 
     ranks: int = 1  # how many `run` runs
 
     def run(self, main: Callable[[sim.Rank], Result]) -> list[Result]:
         """Call `main(rank)` for each rank, their launches simulated together, and return what the calls return.
 
-        `rank.rank` is its number and `rank.size` how many there are; `rank.symmetric(shape, dtype)` makes a buffer that
-        all ranks reach, and `rank.barrier()` waits for all. `main` is what each process of `torchrun` would run.
+        `rank.rank` is its number and `rank.size` the number of ranks; `rank.symmetric(shape, dtype)` makes a buffer
+        that all ranks can access, and `rank.barrier()` waits for all. `main` is what each process of `torchrun` would
+        run.
 
-        Raises `CheckError` where a kernel is wrong, `ArgumentError` where the ranks do not launch the same, and what
+        Raises `CheckError` if a kernel is wrong, `ArgumentError` if the ranks launch different kernels, and whatever
         `main` raises.
         """
         function("run", "main", main)
@@ -61,9 +62,9 @@ class Run(sim.Run):
         return Profile(self.launches)
 
     def report(self, gpu: str = DEFAULT_GPU) -> Report:
-        """Return the report of what was measured, with bounds for a GPU: print it, or `.save("report.html")` it.
+        """Return the report of the measurements, with bounds for a GPU: print it, or `.save("report.html")` it.
 
-        Raises `ArgumentError` where nothing was measured, and for a GPU that is not in the table.
+        Raises `ArgumentError` if nothing was measured, and for a GPU that is not in the table.
         """
         if not self.options.profile:
             raise ArgumentError(
@@ -74,7 +75,7 @@ class Run(sim.Run):
 
 @dataclass
 class Simulation(AbstractContextManager[Run]):
-    """What `simulate` gives: `with` it kernels run by its options; `run` is that of `Run`, without a `with`."""
+    """The result of `simulate`: inside a `with` kernels run with its options; `run` is `Run.run`, without a `with`."""
 
     begin: Callable[[], AbstractContextManager[Run]]
 
@@ -112,23 +113,23 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Simulation:
-    """Set how the simulator runs the kernels called inside, and collect what it finds.
+    """Configure the simulator for the kernels launched inside, and collect its findings.
 
-    With `check=False` nothing is checked: faster, and only for kernels known to be right. A wrong kernel runs on to its
-    end: a load out of bounds gives 0, a wrong store is dropped, and everything found is in `run.findings`. Then
-    the launch raises `CheckError`, or nothing with `raise_errors=False`. `nan=True` also reports operations that
-    make NaN or infinity of finite operands. An output of which a too small grid wrote the beginning only is found too,
-    and never raised: it is in `run.findings`, outside of a `simulate` a warning, and not with `unwritten=False`. What
-    is found, and by which rules, is written in docs/simulator.md.
+    With `check=False` nothing is checked: this is faster, and only for kernels known to be correct. With checks, a
+    wrong kernel still runs to its end: a load out of bounds gives 0, an invalid store is dropped, and all findings are
+    in `run.findings`. Then the launch raises `CheckError`, unless `raise_errors=False`. `nan=True` also reports
+    operations that produce NaN or infinity from finite operands. If a grid is too small and writes only the beginning
+    of an output, that is reported but not raised: in `run.findings`, or as a warning outside of `simulate`;
+    `unwritten=False` turns it off. docs/simulator.md lists the findings and their rules.
 
-    With `schedules=50` every launch is run again in 50 other orders of its blocks, warps and lanes, those of the seeds
-    `seed` to `seed + 49`: the same seed gives the same order. What only they show is found too, with the seed in the
-    finding's `seed`, and so is a result that differs from order to order (`order-dependent`, a warning). The arrays
-    hold the results of the order without a seed. `progress` is called with the number of each of these runs before it.
+    With `schedules=50` every launch is repeated in 50 other orders of its blocks, warps and lanes, drawn from the seeds
+    `seed` to `seed + 49`; the same seed gives the same order. Findings that only such a run shows have its seed in
+    their `seed`, and a result that depends on the order is a warning (`order-dependent`). The arrays hold the results
+    of the order without a seed. `progress` is called before each of these runs, with its number.
 
-    With `rollback=True` a launch that raises leaves every array that the kernel writes as it was before, bit for bit;
-    without it they may hold part of the results, which the error says. None takes it from the `simulate` around this
-    one, or else from TILEWRIGHT_SIM_ROLLBACK=1.
+    With `rollback=True` a launch that raises restores every array that the kernel writes, bit for bit; without it they
+    may hold part of the results, and the error says so. None takes the setting of the enclosing `simulate`, or else of
+    TILEWRIGHT_SIM_ROLLBACK=1.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -141,10 +142,10 @@ def simulate(
     >>> [(finding.kind, finding.buffer, finding.count) for finding in run.findings]
     [('race', 'tile', 64)]
 
-    With `profile=True` the run measures what each line costs: `run.profile` holds wavefronts of shared memory,
-    sectors of global memory, instructions and bytes, `run.report()` the tables. `profile_blocks` limits it to a sample
-    of about so many blocks of a launch, whose figures are scaled. What is measured inside an inner `simulate` counts
-    for the outer one too, where that measures.
+    With `profile=True` the run measures the cost of each line: `run.profile` holds wavefronts of shared memory, sectors
+    of global memory, instructions and bytes, and `run.report()` gives tables. `profile_blocks` limits this to a sample
+    of about that many blocks per launch, whose figures are scaled up. An inner `simulate` also counts towards an outer
+    one that profiles.
 
     >>> @tw.kernel
     ... def strided(y, x):
@@ -155,7 +156,7 @@ def simulate(
     (12, 8)
 
     With `ranks=4` the launches of four ranks, which on GPUs are four processes, are simulated together:
-    `tw.simulate(ranks=4).run(main)` calls `main(rank)` for each (see `Run.run`). Races between ranks are findings, with
+    `tw.simulate(ranks=4).run(main)` calls `main(rank)` for each (see `Run.run`). Races between ranks are reported with
     the rank.
 
     >>> @tw.kernel
@@ -222,9 +223,10 @@ def analyze(
     args: Sequence[Any],  # Any: kernel arguments
     kwargs: Mapping[str, Any],
 ) -> Profile:
-    """Run a kernel on the simulator and return its profile; the arguments are left as they were.
+    """Run a kernel in the simulator and return its profile; the arguments are unchanged afterwards.
 
-    A `tw.spec` stands for an array of zeros. Arrays on a GPU are copied. Raises `CheckError` where the kernel is wrong.
+    A `tw.spec` is replaced by an array of zeros. Arrays on a GPU are copied. Raises `CheckError` if the kernel is
+    wrong.
     """
     given = [_on_host(value) for value in (*args, *kwargs.values())]
     names = list(kwargs)

@@ -48,7 +48,7 @@ def _class(adapter: Adapter) -> type[View]:
 
 
 def addresses(arrays: Sequence[Any]) -> View:  # Any: arrays of any library
-    """Return the addresses of arrays, as an array of uint64 that a kernel takes; it keeps the arrays alive.
+    """Return the addresses of arrays as an array of uint64, to pass to a kernel; it keeps the arrays alive.
 
     The address is that of element (0, ..., 0). The arrays are on one device and may differ in shape and element type.
 
@@ -65,7 +65,7 @@ def addresses(arrays: Sequence[Any]) -> View:  # Any: arrays of any library
     >>> out
     array([3., 5.], dtype=float32)
 
-    Raises `ArgumentError` for what is not a list of arrays, an empty list, and arrays on different devices.
+    Raises `ArgumentError` for anything but a list of arrays, for an empty list, and for arrays on different devices.
     """
     import numpy as np
 

@@ -16,13 +16,13 @@ _MOST_ALIGNMENT = 2**30  # bytes
 def spec(
     dtype: object, shape: int | tuple[int, ...], stride: tuple[int, ...] | None = None, align: int = 16
 ) -> ArraySpec:
-    """Describe an array without having one, for `kernel.source`, `.ptx`, `.sass` and `.resources`.
+    """Describe an array without allocating it, for `kernel.source`, `.ptx`, `.sass` and `.resources`.
 
-    `shape` is a shape, or a rank for arrays of well divisible extents; `stride` is in elements, row-major without one;
-    `align` is what the pointer is a multiple of, in bytes.
+    `shape` is a shape, or a rank for arrays of well divisible extents; `stride` is in elements, by default row-major;
+    `align` is the alignment of the pointer, in bytes.
 
-    Raises `ArgumentError` for a type that is not known, extents that are no integers or negative, shape and stride that
-    differ in length, and an alignment that is not a power of two.
+    Raises `ArgumentError` for an unknown type, extents that are negative or not integers, a shape and stride of
+    different lengths, and an alignment that is not a power of two.
     """
     try:
         element = as_dtype(dtype)
@@ -61,7 +61,7 @@ def _integers(name: str, given: object, low: int) -> tuple[int, ...]:
 def static(array: object) -> Static:
     """Make an array's whole layout compile-time: extents and strides become Python ints in the kernel.
 
-    Each layout makes a specialisation of its own.
+    Each layout gets its own specialisation.
     """
     return Static(array)
 

@@ -179,7 +179,7 @@ class Index(Numbered, _Linear, LoopName):
     >>> print(2 * i - j + 3)
     2 * i - j + 3
 
-    An index yields itself, so that of a nest of one loop both `i = nest.get_indices()` and `(i,) = nest.get_indices()`
+    An index yields itself, so that for a nest of one loop both `i = nest.get_indices()` and `(i,) = nest.get_indices()`
     can be written.
     """
 
@@ -202,9 +202,9 @@ class Index(Numbered, _Linear, LoopName):
 class Dimension(Numbered, _Linear):
     """A size that is known only at launch: an extent of arrays and of nests, at least 0.
 
-    At a launch it has the extent of the arrays that were declared with it, and the value of an argument of its own
-    where the kernel is built with it among its `args`; all must agree. With the role OUTPUT it is a number that the
-    kernel computes, in the logic of a nest: `size.set(value)` writes it, to an int64 array of one element.
+    At a launch its value is the extent of the arrays that were declared with it, and its own argument if it is among
+    the kernel's `args`; all must agree. With the role OUTPUT it is a number that the kernel computes, in the logic of a
+    nest: `size.set(value)` writes it, to an int64 array of one element.
 
     >>> M = Dimension("M")
     >>> M
@@ -249,7 +249,7 @@ def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dime
     >>> M, N, create_dimensions("K")
     (M, N, (K,))
 
-    Raises `ScheduleError` where there are no names, and none are seen.
+    Raises `ScheduleError` if no names are given and none can be found.
     """
     if names and isinstance(names[0], Role):
         return create_dimensions(*(names[1:] or assigned_names(calling_frame())), role=names[0])
@@ -260,7 +260,7 @@ def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dime
 
 @dataclass(frozen=True, eq=False)
 class Affine(_Linear):
-    """constant + sum of factor * symbol, with integer factors other than 0, symbols in the order of their making."""
+    """constant + sum of factor * symbol, with integer factors other than 0, symbols in the order of their creation."""
 
     terms: tuple[tuple[Symbol, int], ...]
     constant: int
@@ -308,7 +308,7 @@ class Affine(_Linear):
         return tuple(found)
 
     def mentions(self, index: Symbol) -> bool:
-        """Say whether the expression may change with an index: it is a term, or inside of one that is not linear."""
+        """Return whether the expression depends on an index: as a term, or inside of one that is not linear."""
         return self.divides(index) or any(s is index for s, _ in self.terms)
 
     def divides(self, index: Symbol) -> bool:
@@ -341,7 +341,7 @@ class Affine(_Linear):
         return Affine.of(terms, constant)
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
-        """Return the value for given values of all symbols."""
+        """Return the value of the expression for values of all symbols."""
         found = [(s.evaluate(values) if isinstance(s, Term) else values[s], c) for s, c in self.terms]
         parts = [(x if abs(c) == 1 else x * abs(c), c) for x, c in found]
         added, taken = [x for x, c in parts if c > 0], [x for x, c in parts if c < 0]
@@ -403,7 +403,7 @@ class Term:
         raise NotImplementedError  # pragma: no cover  # each kind has its own
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
-        """Return the value for given values of all symbols."""
+        """Return the value of the expression for values of all symbols."""
         raise NotImplementedError  # pragma: no cover  # each kind has its own
 
     def ends(self, known: Callable[[Any], Ends]) -> Ends:  # Any: an index or a size
@@ -458,7 +458,7 @@ class Quotient(Division):
         return quotient(parts[0], self.divisor)
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
-        """Return the value for given values of all symbols."""
+        """Return the value of the expression for values of all symbols."""
         return rounded_down(self.value.evaluate(values), self.divisor)
 
     def bounds(self, low: int | None, high: int | None) -> Ends:
@@ -477,7 +477,7 @@ class Remainder(Division):
         return remainder(parts[0], self.divisor)
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
-        """Return the value for given values of all symbols."""
+        """Return the value of the expression for values of all symbols."""
         return left_over(self.value.evaluate(values), self.divisor)
 
     def bounds(self, low: int | None, high: int | None) -> Ends:

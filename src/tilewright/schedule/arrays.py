@@ -45,15 +45,15 @@ class ArrayLayout(enum.Enum):
 class Array(Numbered):
     """An array that the logic of a nest reads or writes: element (i, j, ...) at i * strides[0] + j * strides[1] + ...
 
-    `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes (tfloat32, which tensor
-    cores read of a float32, is kept as float32), `shape` has an int or a `Dimension` for each mode, `layout` is
+    `role` is its purpose, `element_type` is a tilewright dtype or what `tw.dtype` takes (tfloat32, which tensor cores
+    read of a float32, is kept as float32), `shape` has an int or a `Dimension` for each mode, `layout` is
     `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in elements. `data` holds the values of a
     CONST array, which brings its shape and type. The name is that of the variable that the array is assigned to, unless
-    given; it is that of the kernel's parameter. `flags` say where a TEMP array is that no cache keeps. `offset` is 0:
-    an array begins with its first element.
+    given; it is that of the kernel's parameter. `flags` give the memory of a TEMP array that no cache keeps. `offset`
+    is 0: an array starts with its first element.
 
-    A role of INPUT and a shape of () make a number that the launch gives; with another role, memory of one number,
-    which the logic writes by `set`. `Scalar` declares both.
+    A role of INPUT and a shape of () make a launch argument; another role makes memory of one number, which the logic
+    writes by `set`. `Scalar` declares both.
 
     >>> import tilewright as tw
     >>> from tilewright.schedule import Array, Role
@@ -128,7 +128,7 @@ class Array(Numbered):
         self.declare(declared_type if isinstance(declared_type, Delayed) else as_dtype(declared_type), shape, layout)
 
     def declare(self, element_type: Any, shape: Sequence[Size], layout: ArrayLayout | Sequence[int]) -> None:
-        """Give the array its type, shape and layout, which a parameter may stand for until it has a value."""
+        """Set the type, shape and layout of the array; parameters may be placeholders for these."""
         self.element_type: DType = _held(self.name, element_type)
         if not isinstance(shape, (tuple, list)):
             raise ScheduleError(
@@ -158,7 +158,7 @@ class Array(Numbered):
 
     @property
     def is_open(self) -> bool:
-        """Whether the last extent is inf: the accesses of the first nest that names the array say what it is."""
+        """Whether the last extent is inf: then the accesses of the first nest that uses the array determine it."""
         return any(isinstance(extent, float) for extent in self.shape)
 
     def settle(self, extent: int | None) -> None:
@@ -177,7 +177,7 @@ class Array(Numbered):
 
     @property
     def strides(self) -> tuple[Any, ...]:  # Any: ints, and None where a stride depends on a size of the launch
-        """The stride of each mode in elements, None where only the launch knows it."""
+        """The stride of each mode in elements, None if it is known only at launch."""
         if isinstance(self.layout, tuple):
             return self.layout
         strides: list[int | None] = []
@@ -205,21 +205,21 @@ class Array(Numbered):
 
     @property
     def base(self) -> Array:
-        """The array by whose coordinates accesses are told apart: the memory, or a form of it."""
+        """The array whose coordinates distinguish accesses: the memory, or a form of it."""
         return self
 
     @property
     def projection(self) -> Projection:
-        """Where the elements are in the base."""
+        """The positions of the elements in the base."""
         return Projection.whole(self.rank)
 
     @property
     def start(self) -> int:
-        """Where the first element is in the memory, counted in elements of this type."""
+        """The offset of the first element in the memory, in elements of this type."""
         return 0
 
     def address(self, place: Sequence[Affine]) -> Affine | None:
-        """Return where an element begins in the memory, in bytes; None where only the launch knows the steps."""
+        """Return the offset of an element in the memory, in bytes; None if the strides are known only at launch."""
         steps = [plain(step) for step in self.steps]
         if None in steps:
             return None
@@ -232,7 +232,7 @@ class Array(Numbered):
     def form(
         self, key: Any, name: str, element_type: DType, shape: tuple[Size, ...], steps: tuple[Product, ...], start: int
     ) -> Form:  # Any: hashes and compares as what the form is
-        """Return the one form of this memory that is told by a key."""
+        """Return the form of this memory with a key."""
         if key not in self.forms:
             self.forms[key] = Form(self, name, element_type, shape, steps, start)
         return self.forms[key]
@@ -240,7 +240,7 @@ class Array(Numbered):
     # --- views -------------------------------------------------------------------------------------------
 
     def sub_array(self, offsets: Sequence[Any], shape: Sequence[Any], strides: Sequence[int] | None = None) -> View:
-        """Return a part: `shape` elements from `offsets` on, along each mode each one, or each `strides`-th.
+        """Return a part: `shape` elements from `offsets` on, along each mode every one, or every `strides`-th.
 
         Offsets and extents are numbers, sizes, or affine expressions of indices. Raises `ScheduleError` for a part that
         does not lie within the array, as far as that is known; kernels and launches check the rest.
@@ -261,7 +261,7 @@ class Array(Numbered):
         return _view(self, "split_dimension", (dim, size), "split")
 
     def merge_dimensions(self, dim1: int, dim2: int) -> View:
-        """Return a view in which two neighbouring modes are one. They have to follow one another in memory."""
+        """Return a view in which two adjacent modes are merged. They must be contiguous with each other in memory."""
         return _view(self, "merge_dimensions", (dim1, dim2), "merged")
 
     def slice(self, dims: Sequence[int], offsets: Sequence[Any]) -> View:  # Any: numbers, sizes, affine expressions
@@ -273,14 +273,14 @@ class Array(Numbered):
         return _view(self, "reorder_dimensions", (order,), "reordered")
 
     def reshape(self, shape: Sequence[Any]) -> View:  # Any: numbers and sizes
-        """Return the elements in their order in memory with other modes, (-1,) for one mode of all.
+        """Return the elements, in their order in memory, with another shape; (-1,) is one mode of all.
 
         Raises `ScheduleError` for elements that are not contiguous by rows, and for more or fewer elements.
         """
         return _view(self, "reshape", (shape,), "reshaped")
 
     def reinterpret_cast(self, element_type: Any) -> View:  # Any: whatever names an element type
-        """Return the same memory as elements of another type; the last mode has as many as its bytes make.
+        """Return the same memory as elements of another type; the last mode has as many as fill its bytes.
 
         Raises `ScheduleError` where the type has another size and the last mode is not contiguous, or does not hold
         whole elements.

@@ -31,8 +31,8 @@ class If:
     """Run statements at those points of a nest at which a condition holds: in its logic, as a statement of its own.
 
     `condition` compares indices, sizes and elements of arrays, with & | ~, or `logical_and`, `logical_or` and
-    `logical_not`. `then` is a function without parameters that stores what is to be stored. `ElseIf` and `Else` follow
-    at once. The condition is computed once, before the statements.
+    `logical_not`. `then` is a function without parameters that makes the stores. `ElseIf` and `Else` follow
+    immediately. The condition is computed once, before the statements.
 
     >>> from tilewright.schedule import Array, If, Nest, Role
     >>> A = Array(Role.INPUT, "float32", (5,), name="A")
@@ -64,13 +64,13 @@ class If:
         self._branch(condition, then)
 
     def ElseIf(self, condition: Any, then: Callable[[], Any]) -> If:  # Accera's name
-        """Run statements where no condition before holds, and this one does."""
+        """Run statements where no previous condition holds and this one does."""
         self._follow("ElseIf")
         self._branch(condition, then)
         return self
 
     def Else(self, then: Callable[[], Any]) -> None:  # Accera's name
-        """Run statements where no condition before holds."""
+        """Run statements where no previous condition holds."""
         self._follow("Else")
         check_function("Else", "then", then)
         self._run(self._outer, then)

@@ -29,7 +29,7 @@ class Strategy(enum.Enum):
 
 
 class Auto(enum.Enum):
-    """The argument of a plan's call that leaves the choice to it, as if it were left out."""
+    """An argument that leaves a choice to the plan, as if it were omitted."""
 
     AUTO = "auto"
 

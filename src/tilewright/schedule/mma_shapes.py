@@ -9,7 +9,8 @@ class MMAShape(enum.Enum):
     """The shape of one pass of a warp's, or a warpgroup's, matrix instructions: M x N x K, computed in B blocks.
 
     AMD's names end in the number of blocks. Without it they mean one block, and `M16N16K16` and `M16N16K8` are shapes
-    of NVIDIA's targets and of AMD's: what a shape is made of is up to the target. Accera writes an x between extents.
+    of NVIDIA's targets and of AMD's: the target determines the instructions of a shape. Accera writes an x between
+    extents.
 
     The shapes M64N8K16 to M64N256K16, and those of K8 and K32, are what four warps of sm_90a compute together from
     shared memory.
@@ -177,7 +178,7 @@ class MMAShape(enum.Enum):
 
     @property
     def num_blocks(self) -> int:
-        """The number of blocks of C that instructions of their own compute."""
+        """The number of blocks of C, each computed by separate instructions."""
         return self.value[3]
 
     @property
@@ -198,7 +199,7 @@ class MMASchedulingPolicy(enum.Enum):
 
 
 class MMAFragmentOp(enum.Enum):
-    """What is done to a fragment of the accumulator before the first instruction, or after the last."""
+    """The operation on a fragment of the accumulator before the first instruction, or after the last."""
 
     NONE = 0
     ReLU = 1

@@ -66,7 +66,7 @@ class Nest:
         return self.shape
 
     def get_indices(self) -> tuple[Index, ...] | Index:
-        """Return the indices of the loops, outermost first; of a nest of one loop the index itself.
+        """Return the indices of the loops, outermost first; for a nest of one loop the index itself.
 
         They get the names of the variables that they are assigned to.
         """
@@ -78,9 +78,9 @@ class Nest:
     def iteration_logic(self, logic: Callable[[], Any]) -> Callable[[], Any]:  # Any: what the user's function returns
         """Declare what happens at each point: `@nest.iteration_logic` on a function without parameters.
 
-        The function runs once, on indices that stand for all points. Statements of several functions follow one
-        another. Raises `ScheduleError` where the function stores nothing, writes a CONST array, or indexes
-        otherwise than by affine expressions of this nest's indices. A write of an INPUT array is warned of.
+        The function runs once, on indices that represent all points. Statements of several functions follow one
+        another. Raises `ScheduleError` where the function stores nothing, writes a CONST array, or indexes by other
+        than affine expressions of this nest's indices. Writing an INPUT array gives a warning.
         """
         function("Nest.iteration_logic", "logic", logic)
         stores = record(logic, dict(zip(self.indices, self.shape, strict=True)))
@@ -110,7 +110,7 @@ class Nest:
         return tuple(step for step in self._steps if isinstance(step, Statement))
 
     def loop_nest(self) -> LoopNest:
-        """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
+        """Return the loops as they were declared. Raises `ScheduleError` if no logic was declared."""
         if not self._steps:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
         return has_order(transformed(_loop_nest, self.indices, self.shape, tuple(self._steps)), self.indices)
@@ -128,7 +128,7 @@ class Nest:
 
     @hiding_frames
     def create_plan(self, target: Target | None = None) -> Plan:
-        """Return a plan of the nest as it stands, for a target."""
+        """Return a plan of the nest without transforms, for a target."""
         return self.create_schedule().create_plan(target)
 
 

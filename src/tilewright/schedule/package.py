@@ -128,7 +128,7 @@ class Package:
 
     @property
     def functions(self) -> tuple[PackagedFunction, ...]:
-        """What was added, in order."""
+        """The functions that were added, in order."""
         return tuple(self._functions.values())
 
     def add(
@@ -139,18 +139,17 @@ class Package:
         parameters: Choice | Sequence[Choice] | None = None,
         function_opts: Mapping[str, Any] | None = None,  # Any: as Accera's options
     ) -> Any:  # Any: one function for one choice of parameters, a list of them for a list
-        """Add a plan (or a schedule or nest, with no loop bound) and return its function, or the list of its variants.
+        """Add a plan (or a schedule or nest, without bound loops) and return its function, or the list of its variants.
 
         `args` are the arrays and sizes in the order of a call, by themselves or by name; without them the arrays come
-        in the order of their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of
-        such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
-        so on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave
-        open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args;
-        or one of the arrays `args` that is the logic of a nest of one point: it calls other functions of the package.
-        `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing of a
-        kernel.
+        in the order of their creation. `parameters` is a dict of values for the results of `create_parameters`, or a
+        list of such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0,
+        base_name_1 and so on. Without them a plan with heuristics of `auto` makes a function of each combination of the
+        values that they leave open. `source` may also be a function of such a dict (by name) that returns the plan, or
+        the plan and its args; or one of the arrays `args` that is the logic of a nest of one point: it calls other
+        functions of the package. `function_opts` are Accera's calling and inlining options, and do not change a kernel.
 
-        Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
+        Raises `ScheduleError` for names that are not C identifiers or are repeated, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
         """
         instance("Package.add", "args", args, (list, tuple, type(None)), "a list of arrays or their names")
@@ -202,13 +201,13 @@ class Package:
         platform: PackagePlatform | None = None,
         tolerance: float = 1e-5,
     ) -> dict[str, Path]:
-        """Write the package's files to a folder, which is made where it is missing; return them by name.
+        """Write the package's files to a folder, which is created if missing; return them by name.
 
-        Everything is compiled before anything is written, each file appears whole, and the manifest and the loader come
-        last. Raises `ScheduleError` for an empty package, a name that is not an identifier of C and Python, and files
-        that are there already unless `overwrite`; `CompileError` where the compiler refuses a kernel. For an AMD target
-        without a compiler on this machine the source is written and no machine code; the manifest says so. `mode`,
-        `platform` and `tolerance` are Accera's and change nothing: `PackageMode` and `PackagePlatform` say why.
+        Everything is compiled before anything is written, each file is written atomically, and the manifest and the
+        loader come last. Raises `ScheduleError` for an empty package, a name that is not an identifier of C and Python,
+        and files that exist already unless `overwrite`; `CompileError` if the compiler rejects a kernel. For an AMD
+        target without a compiler on this machine the source is written and no machine code; the manifest says so.
+        `mode`, `platform` and `tolerance` are Accera's and change nothing: `PackageMode` and `PackagePlatform` say why.
         """
         instance("Package.build", "name", name, str, "a text")
         instance("Package.build", "format", format, PackageFormat, "a Package.Format")

@@ -118,8 +118,8 @@ def waiting(names: Sequence[str] = ()) -> ScheduleError:
 class DelayedParameter(Delayed):
     """A placeholder for a value that is chosen when a plan is added to a package, built or tuned.
 
-    It stands for extents of arrays and nests, element types, sizes of splits and tiles, and arguments of a plan's
-    calls. `set_value` gives it a value for the time in which none is chosen.
+    It may replace extents of arrays and nests, element types, sizes of splits and tiles, and arguments of a plan's
+    methods. `set_value` gives it a default, for when none is chosen.
 
     >>> P = DelayedParameter("P")
     >>> (2 * P + 1).value_for({P: 8})
@@ -141,11 +141,11 @@ class DelayedParameter(Delayed):
         return self._values[0]
 
     def set_value(self, value: Any) -> None:  # Any: whatever the plan takes in its place
-        """Give the parameter a value, which counts where a choice of values leaves it out."""
+        """Set the parameter's value, which is used where a choice of values does not contain it."""
         self._values = [value]
 
     def value_for(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Delayed
-        """Return the value among those chosen, by the parameter or by its name, or else the one that was set."""
+        """Return the chosen value, found by the parameter or by its name, or else the one that was set."""
         if self in values:
             return values[self]
         return values[self.name] if self.name in values else self.get_value()
@@ -189,8 +189,8 @@ def create_parameters(number: int | None = None, *names: str) -> Any:  # Any: on
     >>> create_parameters(2, "p", "q")
     (p, q)
 
-    Raises `ScheduleError` where the number is not seen, is below 1, or is not that of the names.
-    Source: Accera, `create_parameters`.
+    Raises `ScheduleError` if the number cannot be found, is below 1, or is not that of the names. Source: Accera,
+    `create_parameters`.
     """
     seen = names or assigned_names(calling_frame())
     if number is None and not seen:
@@ -219,8 +219,8 @@ def create_parameter_grid(
     The grid is {p1: a, p2: b, ...} for (a, b, ...) in choices1 x choices2 x ..., the last varying fastest.
     `filter_func` takes a combination's values in the order of the parameters, or, where it has one parameter (`choice`
     or `*choice`) and the grid has more, their tuple, and says whether it stays. A single value is one choice. Where all
-    choices are indices of loops, the choices are their orders, for `reorder`. With `sample` n > 0 at most n of what
-    stays are drawn without replacement, in the order of the grid; the same `seed` draws the same.
+    choices are indices of loops, the choices are their orders, for `reorder`. With `sample` n > 0 at most n of the rest
+    are drawn without replacement, in the order of the grid; the same `seed` draws the same.
 
     >>> create_parameter_grid({"m": [16, 32], "n": [16, 32]}, filter_func=lambda m, n: m <= n)
     [{'m': 16, 'n': 16}, {'m': 16, 'n': 32}, {'m': 32, 'n': 32}]

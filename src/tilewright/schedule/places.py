@@ -51,7 +51,7 @@ class Minimum(Term):
         return minimum(*parts)
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
-        """Return the value for given values of all symbols."""
+        """Return the value of the expression for values of all symbols."""
         first, *others = [part.evaluate(values) for part in self.parts]
         for other in others:
             is_known = isinstance(first, int) and isinstance(other, int)
@@ -96,7 +96,7 @@ class BySize(Term):
         return divided(parts[0], parts[1], self.is_quotient)
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
-        """Return the value for given values of all symbols."""
+        """Return the value of the expression for values of all symbols."""
         value, size = (part.evaluate(values) for part in self.parts)
         return rounded_down(value, size) if self.is_quotient else left_over(value, size)
 

@@ -38,8 +38,8 @@ from tilewright.schedule.transforms import erase
 class Plan(PlanState, Recorder):
     """The loops of a schedule, and what each becomes on a target: blocks, threads, vectors, matrix instructions.
 
-    Made by `schedule.create_plan(target)`. `plan.build()` returns the kernel. Loops that are bound to nothing run one
-    after the other in each thread.
+    Made by `schedule.create_plan(target)`. `plan.build()` returns the kernel. Unbound loops run sequentially in each
+    thread.
 
     >>> import tilewright as tw
     >>> from tilewright.schedule import Array, Nest, Role, Target
@@ -90,7 +90,7 @@ class Plan(PlanState, Recorder):
         producer: bool | None = None,
         blocks: int | None = None,
     ) -> None:
-        """Let blocks, threads, warps or warpgroups run through loops.
+        """Distribute the iterations of loops over blocks, threads, warps or warpgroups.
 
         `plan.bind({i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X})`: the iterations of a bound loop run
         at the same time, one for each block, thread or warp of the unit. A tuple binds several loops to one unit, the
@@ -98,15 +98,15 @@ class Plan(PlanState, Recorder):
         THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads. WARPGROUP counts warpgroups of 128
         threads, for `tensorize` by a shape of theirs; they are not mixed with WARP and THREAD units either.
 
-        `producer=True` gives the block a warpgroup more, which runs through no loop: one thread of it fills all caches
-        in shared memory by TMA, as far ahead as they have buffers (`pipeline_stages`), while the others multiply. They
-        meet at mbarriers.
+        `producer=True` adds a producer warpgroup to the block, which runs no loop: one thread of it fills all caches in
+        shared memory by TMA, as far ahead as they have buffers (`pipeline_stages`), while the others multiply. They
+        synchronise by mbarriers.
 
-        `blocks=n` launches at most n blocks, mostly one for each multiprocessor. Block b then computes what blocks b,
-        b + n, b + 2 n and so on would have computed, one after the other; BLOCK_X varies fastest.
+        `blocks=n` launches at most n blocks, usually one for each multiprocessor. Block b then does the work of blocks
+        b, b + n, b + 2 n and so on, one after the other; BLOCK_X varies fastest.
 
-        Where threads of a block access one element in different iterations of a loop that is not bound, a barrier
-        behind each of its iterations keeps them in order: so the diagonals of a skewed nest run one after the other.
+        If threads of a block access one element in different iterations of a loop that is not bound, a barrier after
+        each of its iterations keeps them in order: so the diagonals of a skewed nest run one after the other.
 
         Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where iterations
         that different threads would run access the same element at the same time, or in different blocks, and one of
@@ -126,7 +126,7 @@ class Plan(PlanState, Recorder):
     def auto(self, *heuristics: NoneCacheHeuristics, precision: str = "ieee") -> Plan:
         """Choose bindings, tiles, caches and matrix instructions, and return the plan itself.
 
-        It attempts, in this order, and takes the first that every check lets pass:
+        It tries the following, in this order, and takes the first that passes every check:
 
         - on sm_90a a product C += A * B of static extents by warpgroups, in the tile that a model of a multiprocessor
           puts first, with a producer that fills stages by TMA; rows of A and B are multiples of 16 bytes apart;
@@ -135,12 +135,11 @@ class Plan(PlanState, Recorder):
           `precision="tf32"` says that float32 may be rounded;
         - all loops whose iterations are independent on blocks and threads, the one with the most contiguous accesses
           along THREAD_X; arrays whose elements several threads of a block read in shared memory, and sums in registers;
-        - the same without shared memory, then without registers; the plan as it stands.
+        - the same without shared memory, then without registers; the plan as it is.
 
-        The order of what depends on one another is never changed. With heuristics it adds their caches instead, whose
-        parameters `Package.add` then chooses. Raises `ScheduleError` for a plan on which something was chosen already,
-        or that waits for parameters, and for a precision that is neither "ieee" nor "tf32". Source: Accera,
-        `Plan.auto`.
+        The order of dependent accesses is never changed. With heuristics it adds their caches instead, whose parameters
+        `Package.add` then chooses. Raises `ScheduleError` for a plan on which something was chosen already, or that
+        waits for parameters, and for a precision that is neither "ieee" nor "tf32". Source: Accera, `Plan.auto`.
         """
         if precision not in ("ieee", "tf32"):
             raise ScheduleError(f"auto: precision={precision!r}", help='"ieee", or "tf32" to round float32 to it')
@@ -171,7 +170,7 @@ class Plan(PlanState, Recorder):
             self.caches.pop()
 
     def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
-        """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
+        """Raise `ScheduleError`: a plan does not pack arrays into the kernel's file."""
         raise ScheduleError(
             f"pack_and_embed_buffer of {getattr(target, 'name', target)}: no packed copy of an array is built into "
             "a kernel",
@@ -192,13 +191,13 @@ class Plan(PlanState, Recorder):
 
     @recorded
     def erase_loops(self, indices: Sequence[Index] | Index) -> None:
-        """Let loops have their first iteration alone, so that what is inside runs once, with their index at 0.
+        """Reduce loops to their first iteration, so that their body runs once, with their index at 0.
 
-        It is for nests that call a function for a whole tile, at its first element: `plan.erase_loops([ii, jj])`. What
-        depends on what is asked of the iterations that are left, so that an order may be legal that was not before.
+        It is for nests that call a function for a whole tile, at its first element: `plan.erase_loops([ii, jj])`.
+        Dependences are those of the iterations that are left, so that an order may become legal.
 
-        Raises `ScheduleError` for a loop that is bound, tensorized or padded, or that tells fused schedules or calls
-        apart. Source: Accera, `Plan._erase_loops`.
+        Raises `ScheduleError` for a loop that is bound, tensorized or padded, or that distinguishes fused schedules or
+        calls. Source: Accera, `Plan._erase_loops`.
         """
         instance("Plan.erase_loops", "indices", indices, (Index, list, tuple), "a list of indices")
         chosen = [indices] if isinstance(indices, Index) else list(indices)
@@ -214,9 +213,9 @@ class Plan(PlanState, Recorder):
 
     @recorded
     def unroll(self, index: Index) -> None:
-        """Unroll a loop: the kernel's code has each of its iterations.
+        """Unroll a loop: the kernel's code contains each of its iterations.
 
-        Raises `ScheduleError` for a loop whose length only the launch knows, or that is bound.
+        Raises `ScheduleError` for a loop that is bound, or whose length is known only at launch.
         """
         self._refuse_bound(index, "unroll")
         if self.nest.loop(index).trips is None:
@@ -228,14 +227,14 @@ class Plan(PlanState, Recorder):
         """Run a loop as vectors: its iterations read and write neighbours by as wide accesses as alignment allows.
 
         All iterations of the loop run at once, at most 64 with those of other vectorized loops; a longer loop, or one
-        whose length only the launch knows, runs in blocks. Loops inside of it run around these vectors (unroll and
-        jam), as if the loop stood innermost. Accesses along it that are contiguous become vector loads and stores of up
-        to 16 bytes, others stay single, and what does not move with it is read once. A reduction over it (`+=`, `*=`,
+        whose length is known only at launch, runs in blocks. Loops inside of it run around these vectors (unroll and
+        jam), as if the loop were innermost. Contiguous accesses along it become vector loads and stores of up to 16
+        bytes, others stay scalar, and accesses that do not depend on it are done once. A reduction over it (`+=`, `*=`,
         min, max, `&=`, `|=`, `^=`) is computed in partial results, which are combined at its end.
 
         Raises `ScheduleError` for a loop that is bound, that numbers fused schedules, or whose iterations depend on one
-        another: the error names the accesses that would change places. Loops that are legal together only are refused
-        by `build`, unless all of them are vectorized by then.
+        another: the error names the accesses that would be reordered. If loops are legal only together, `build` raises
+        the error unless all of them are vectorized by then.
         """
         self._refuse_bound(index, "vectorize")
         if not self.nest.is_unchecked:  # else the kernel is checked when it is built
@@ -273,12 +272,13 @@ class Plan(PlanState, Recorder):
     ) -> None:
         """Run loops in parallel on the multiprocessors: bind them to blocks, together as one unit.
 
-        They are neighbours in the order of the loops, outermost first, and are bound to the first of BLOCK_X, BLOCK_Y
-        and BLOCK_Z that is free. The GPU deals out blocks to its multiprocessors as they become free: `pin`, `policy`
-        ("static" or "dynamic") and `max_threads` are taken for Accera's sake, and change no result and no kernel.
+        They are adjacent in the order of the loops, outermost first, and are bound to the first free one of BLOCK_X,
+        BLOCK_Y and BLOCK_Z. The GPU assigns blocks to its multiprocessors as they become free: `pin`, `policy`
+        ("static" or "dynamic") and `max_threads` are accepted for compatibility with Accera, and change neither result
+        nor kernel.
 
-        Raises `ScheduleError` for loops that are no neighbours or in another order, and as `bind` does.
-        Source: Accera, `Plan.parallelize`.
+        Raises `ScheduleError` for loops that are not adjacent or in another order, and as `bind` does. Source: Accera,
+        `Plan.parallelize`.
         """
         kinds = (Index, list, tuple)
         instance("Plan.parallelize", "indices", indices, kinds, "a list of indices")
@@ -322,28 +322,28 @@ class Plan(PlanState, Recorder):
         thrifty: bool | Auto | None = False,
         tma: bool | None = None,
     ) -> Cache:
-        """Keep what the loops from `index` inwards touch of an array in faster memory; return the cache.
+        """Keep the part of an array that the loops from `index` inwards access in faster memory; return the cache.
 
         One of `index`, `level` (the number of loops inside, so that `level=2` is the index before last) and
-        `max_elements` (as many of the innermost loops as touch no more elements than that) says what is kept;
-        `trigger_index` or `trigger_level`, an outer or the same loop, when it is filled, with all that is touched from
-        there on. What is written in the cache goes back to the array when those loops are done. A `source` may be
-        a cache, which is then cached again. `max_elements` counts with the loops bound as they are when the plan is
+        `max_elements` (as many of the innermost loops as access no more elements than that) determines what is kept;
+        `trigger_index` or `trigger_level`, an outer or the same loop, when it is filled, with all that is accessed from
+        there on. Elements written in the cache go back to the array when those loops are done. A `source` may be a
+        cache, which is then cached again. `max_elements` counts with the loops bound as they are when the plan is
         built.
 
         `location` is SHARED (all threads of the block, whose bound loops all count as inside), GLOBAL (the same in
         global memory, which each launch allocates), PRIVATE (registers of each thread) or MMA_FRAGMENT (registers of a
-        warp, as its matrix instructions hold them; for operands of `tensorize`). Without it the cache is SHARED, and
-        GLOBAL where a block is one thread and shared memory cannot hold it. `layout` is FIRST_MAJOR, LAST_MAJOR,
-        strides or a `tw.Layout` of the kept box; without one, shared memory gets what its readers can read without bank
-        conflicts. `element_type` keeps the elements in another type.
+        warp, as its matrix instructions hold them; for operands of `tensorize`). The default is SHARED, and GLOBAL if a
+        block is one thread and shared memory cannot hold it. `layout` is FIRST_MAJOR, LAST_MAJOR, strides or a
+        `tw.Layout` of the kept box; by default a cache in shared memory gets a layout that its readers read without
+        bank conflicts. `element_type` keeps the elements in another type.
 
-        `strategy` deals out the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring threads,
-        BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for
-        as many as alignment allows, False for one. AUTO is as if the argument were left out.
+        `strategy` distributes the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring
+        threads, BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once,
+        True for as many as alignment allows, False for one. AUTO is the same as omitting the argument.
 
-        `double_buffer` fills for the next iteration of the loop around while this one is computed: into a second buffer
-        where the first one is, or with `double_buffer_location` PRIVATE through registers into the same one.
+        `double_buffer` loads for the next iteration of the enclosing loop while this one is computed: into a second
+        buffer in the same memory, or with `double_buffer_location` PRIVATE through registers into the same buffer.
         `pipeline_stages=n` has n buffers, n - 1 iterations ahead; in shared memory cp.async fills them where the target
         has it. A cache in fragments is double-buffered in registers.
 
@@ -351,11 +351,11 @@ class Plan(PlanState, Recorder):
         the whole box, with zeros beyond the array's end, and the others wait at an mbarrier. Without it they fill what
         matrix instructions of warpgroups read, where they can, and nothing else.
 
-        A `thrifty` cache is left out where its elements would lie in it as they do in its source, unless `location`
-        names other memory than the source's.
+        A `thrifty` cache is omitted if it would have the same layout as its source, unless `location` names memory
+        other than the source's.
 
         Raises `ScheduleError` for none or more than one of index, level and max_elements, an index that is bound or no
-        loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
+        loop, and accesses that no single box can hold. Source: Accera, `Plan.cache`.
         """
         location, double_buffer_location = _chosen(location), _chosen(double_buffer_location)
         where = Location.SHARED if location is None else location
@@ -407,7 +407,7 @@ class Plan(PlanState, Recorder):
         epilogue_arg: float | None = None,
         saturating: bool = False,
     ) -> None:
-        """Compute the three innermost loops (of M, N and K) with matrix instructions, a warp together.
+        """Compute the three innermost loops (of M, N and K) with matrix instructions of a warp.
 
         The loops have the extents of `target.tensor_core_info.compute_tensor_splits(mma_shape, num_total_passes)`, (m,
         n, k times passes), around one statement `C[..] += A[..] * B[..]`. For P = `num_total_passes`, F =
@@ -434,16 +434,16 @@ class Plan(PlanState, Recorder):
 
         Shapes of a warpgroup (M64N8K16 to M64N256K16, and those of K8 and K32, on sm_90a) are computed by four warps
         from shared memory: A and B have caches there, and `num_fused_passes` is left out. A may be any value that moves
-        with M and K and is converted to B's type, `cast(W[i, k] * S[i], tw.bfloat16)`: each thread computes it in
-        the registers from which it is multiplied. An A that is an element is taken from registers where a cache in
-        MMA_FRAGMENT keeps it. A statement that is not a sum is refused for them.
+        with M and K and is converted to B's type, `cast(W[i, k] * S[i], tw.bfloat16)`: each thread computes it in the
+        registers from which it is multiplied. An A that is an element is taken from registers where a cache in
+        MMA_FRAGMENT keeps it. A statement that is not a sum raises an error for them.
 
         A statement that is not a sum stays in its loops, and a warning says so: the threads of each warp then share the
         points of M and N, and loops bound to warps are bound to these threads.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
-        that no matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
+        that no matrix instruction supports: the error says which and why. Source: Accera, `Plan.tensorize`.
         """
         if not isinstance(indices, (Index, Iterable)):
             raise ScheduleError(f"tensorize takes the indices of M, N and K, not {shown(indices)}")
@@ -477,9 +477,9 @@ class Plan(PlanState, Recorder):
             )
 
     def with_parameters(self, values: Mapping[Any, Any]) -> Plan:  # Any: parameters or their names; their values
-        """Return the plan with values in place of the parameters of `create_parameters` that it was declared with.
+        """Return the plan with values for the parameters of `create_parameters` that it was declared with.
 
-        Raises `ScheduleError` for a parameter without a value, and for what a value makes impossible.
+        Raises `ScheduleError` for a parameter without a value, and for a value that makes a step impossible.
         """
         made: Plan = Resolution(values).plan(self)
         return made
@@ -495,7 +495,7 @@ class Plan(PlanState, Recorder):
         Sizes among `args` are numbers of the call. A view among them is called with an array of its shape and strides,
         in place of the array that it is a part of.
 
-        NumPy arrays run in the simulator, CUDA arrays on their GPU. Raises `ScheduleError` for what the plan cannot be.
+        NumPy arrays run in the simulator, CUDA arrays on their GPU. Raises `ScheduleError` if the plan cannot be built.
         """
         instance("Plan.build", "name", name, (str, type(None)), "a text")
         instance("Plan.build", "args", args, (list, tuple, type(None)), "a list of arrays")
@@ -504,7 +504,7 @@ class Plan(PlanState, Recorder):
         return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
 
     def report(self) -> Report:
-        """Return what the kernel is made of, counted in its IR: fragments, loads, stores, resources."""
+        """Return counts from the kernel's IR: fragments, loads, stores, resources."""
         return self.build().report()
 
     def snapshot(self) -> Plan:

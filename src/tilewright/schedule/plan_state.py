@@ -75,7 +75,7 @@ class Tensorization:
 class PlanState:
     """The loops of a schedule, and what each becomes on a target: blocks, threads, vectors, matrix instructions.
 
-    Loops that are bound to nothing run one after the other in each thread.
+    Unbound loops run sequentially in each thread.
     """
 
     def __init__(self, nest: LoopNest, target: Target) -> None:

@@ -16,7 +16,7 @@ class Role(enum.Enum):
 
 
 class AllocateFlags(enum.Enum):
-    """Where a TEMP array that no cache keeps is."""
+    """The memory of a TEMP array that no cache keeps."""
 
     NONE = "none"  # in registers where their number is known and small, else in memory of the launch
     STACK = "stack"  # in the registers of each thread

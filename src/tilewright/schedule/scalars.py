@@ -17,7 +17,7 @@ from tilewright.schedule.values import expression
 
 
 class Scalar(Array):
-    """A number: of the launch (role INPUT), or one that the kernel writes by `set`. Of a value, the value itself.
+    """A number: a launch argument (role INPUT), or one that the kernel writes by `set`. For a value, the value itself.
 
     >>> import tilewright as tw
     >>> from tilewright.schedule import Role, Scalar

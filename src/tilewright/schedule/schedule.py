@@ -26,13 +26,13 @@ class _Nest(Protocol):
 
 
 class Schedule:
-    """The loops of a nest and the transforms of them. `print(schedule)` prints the loops as they are now.
+    """The loops of a nest and their transforms. `print(schedule)` prints the current loops.
 
-    A transform is refused where it would let two accesses of the same element change places, one of which writes: the
-    error names the pair. Turns of a reduction (`C[i, j] += ...`, also with *, min, max, &, |, ^) may change places with
-    one another; a sum of floats is then rounded otherwise.
+    A transform raises an error if it would reorder two accesses of the same element of which one is a write: the error
+    names the pair. Iterations of a reduction (`C[i, j] += ...`, also with *, min, max, &, |, ^) may be reordered among
+    themselves; a sum of floats is then rounded differently.
 
-    The examples below begin with this schedule::
+    The examples below start from this schedule::
 
         nest = Nest(shape=(16, 10))
         i, j = nest.get_indices()
@@ -67,8 +67,8 @@ class Schedule:
                     B[i, j] = A[i, j]                for j in range(10):
                                                          B[i + ii, j] = A[i + ii, j]
 
-        Where the size does not divide the loop, what would lie beyond it does not run.
-        Raises `ScheduleError` for an index that is not a loop here, or a size below 1.
+        If the size does not divide the loop, iterations beyond its end do not run. Raises `ScheduleError` for an index
+        that is not a loop here, or a size below 1.
         """
         inner = Index(_first(assigned_names(user_frame()), _doubled(index)))
         self._transform(
@@ -81,8 +81,8 @@ class Schedule:
     def tile(self, shape: Mapping[Index, int]) -> tuple[Index, ...]:
         """Split several loops, each as `split` does, and return the inner indices in the order of `shape`.
 
-        Each inner loop lies right inside of its own outer loop, so the order is i, ii, j, jj; `reorder` brings the
-        inner loops together. `ii, jj = schedule.tile({i: 4, j: 5})`::
+        Each inner loop is directly inside its own outer loop, so the order is i, ii, j, jj; `reorder` brings the inner
+        loops together. `ii, jj = schedule.tile({i: 4, j: 5})`::
 
             for i in range(16):              for i in range(0, 16, 4):
                 for j in range(10):    ->        for ii in range(4):
@@ -102,7 +102,7 @@ class Schedule:
 
     @hiding_frames
     def reorder(self, order: Index | Sequence[Index], *args: Index) -> None:
-        """Give the loops another order: all indices, outermost first, one by one or as one sequence.
+        """Reorder the loops: pass all indices, outermost first, one by one or as one sequence.
 
         `schedule.reorder(j, i)`::
 
@@ -111,19 +111,20 @@ class Schedule:
                     B[i, j] = A[i, j]                B[i, j] = A[i, j]
 
         The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have
-        inside of the fusing index. Raises `ScheduleError` for another order, for one that a dependence forbids, and
-        where the indices are so involved that this cannot be decided within a limit of work. A nest that calls
-        functions takes an order that no dependence would forbid once inner loops of splits were erased: if the plan
-        does not erase them, its kernel is refused.
+        inside of the fusing index. Raises `ScheduleError` for other orders, for one that a dependence forbids, and if
+        the indices are too complex to decide this within a limit of work. A nest that calls functions accepts an order
+        that is legal once inner loops of splits are erased: if the plan does not erase them, building its kernel raises
+        an error.
         """
         indices = _flat((order, *args))
         self._transform(_reorder, indices, order=None if depends(indices) else indices)
 
     @hiding_frames
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
-        """Say whether `reorder` would take an order: False also where it refuses because it cannot decide.
+        """Return whether `reorder` accepts an order: False also if it cannot decide.
 
-        While the schedule waits for parameters, only whether each loop lies inside of those that it has to is said.
+        While the schedule waits for parameters, the result only says whether each loop is inside of those that it must
+        be.
         """
         indices = _flat(order)
         if isinstance(self.nest, DelayedNest):  # whether a dependence forbids the order is said when it has values
@@ -140,7 +141,7 @@ class Schedule:
 
     @hiding_frames
     def pad(self, index: Index, size: int, front: bool = True) -> None:
-        """Add `size` iterations that do nothing in front of a loop, or behind it.
+        """Add `size` iterations that do nothing before a loop, or after it.
 
         `schedule.pad(i, 2)`::
 
@@ -155,7 +156,7 @@ class Schedule:
 
     @hiding_frames
     def skew(self, index: Index, reference_index: Index, unroll_loops_smaller_than: int | None = None) -> None:
-        """Let a loop run ahead by the index of another one, so that what both reach together lies on a diagonal.
+        """Shift a loop by the index of another one, so that an iteration of it covers a diagonal of both.
 
         `schedule.skew(j, i)`::
 
@@ -164,9 +165,9 @@ class Schedule:
                     B[i, j] = A[i, j]                if j - i >= 0 and j - i < 10:
                                                          B[i, j - i] = A[i, j - i]
 
-        A stencil whose iterations depend on neighbours along both loops can be run diagonal by diagonal afterwards:
-        what is on one is independent. Those of the two loops that have fewer iterations than
-        `unroll_loops_smaller_than` are unrolled.
+        A stencil whose iterations depend on neighbours along both loops can be run diagonal by diagonal afterwards: the
+        points of one diagonal are independent. Each of the two loops with fewer iterations than
+        `unroll_loops_smaller_than` is unrolled.
 
         Raises `ScheduleError` for loops that do not count by 1, and where a dependence forbids the new order.
         """
@@ -174,20 +175,20 @@ class Schedule:
 
     @hiding_frames
     def unroll(self, index: Index) -> None:
-        """Unroll a loop: the kernel's code has each of its iterations.
+        """Unroll a loop: the kernel's code contains each of its iterations.
 
         `schedule.unroll(jj)`, of a loop of two iterations::
 
             for jj in range(2):                        B[i, j] = A[i, j]
                 B[i, j + jj] = A[i, j + jj]      ->    B[i, j + 1] = A[i, j + 1]
 
-        Raises `ScheduleError` for a loop whose length only the launch knows.
+        Raises `ScheduleError` for a loop whose length is known only at launch.
         """
         self._transform(_unroll, index, order=known_order(self.nest))
 
     @hiding_frames
     def erase_loops(self, indices: Index | Sequence[Index]) -> None:
-        """Let loops have their first iteration alone, so that what is inside runs once, with their index at 0.
+        """Reduce loops to their first iteration, so that their body runs once, with their index at 0.
 
         `schedule.erase_loops([ii])`, of a nest that computes a whole tile where one begins::
 
@@ -195,10 +196,10 @@ class Schedule:
                 for ii in range(4):    ->        for ii in range(1):
                     f(A, i + ii)                     f(A, i)
 
-        This changes what is computed: what depends on what is asked of the iterations that are left.
+        This changes what is computed: dependences are those of the iterations that are left.
 
-        Raises `ScheduleError` for an index that is not a loop here, that tells fused schedules or calls apart, or whose
-        loop is padded.
+        Raises `ScheduleError` for an index that is not a loop here, that distinguishes fused schedules or calls, or
+        whose loop is padded.
         """
         self._transform(transforms.erase, _flat([indices]), order=known_order(self.nest))
 
@@ -229,7 +230,7 @@ class Schedule:
         return self.nest.fused
 
     def get_unfused_indices(self) -> tuple[Index, ...]:
-        """Return the indices of the loops that one of the fused schedules has for itself, schedule by schedule.
+        """Return the indices of the loops that only one of the fused schedules has, schedule by schedule.
 
         Raises `ScheduleError` where none were fused.
         """
@@ -243,9 +244,9 @@ class Schedule:
 
     @hiding_frames
     def create_plan(self, target: Target | None = None) -> Plan:
-        """Return a plan, which says how the loops run on a target; without one, on the machine's own GPU.
+        """Return a plan of how the loops run on a target, by default the machine's own GPU.
 
-        Raises `ScheduleError` where the loops are still in the order of `fuse`, and a dependence forbids it.
+        Raises `ScheduleError` if the loops are still in the order of `fuse` and a dependence forbids it.
         """
         return Plan(transformed(_checked, self.nest), target)
 
@@ -259,9 +260,9 @@ class Schedule:
 def fuse(schedules: Schedule | Iterable[Schedule], *args: Schedule, partial: int | None = None) -> Schedule:
     """Return one schedule that runs several, which share their first loops.
 
-    With `partial` they share that many; without it all of them, which then have to have equally many. The loops are
-    those that they share, then the fusing index, which numbers the schedules, then the other loops of each schedule.
-    So the schedules alternate: at each point of the shared loops, each runs what it has there::
+    With `partial` they share that many; by default all of them, and then each must have the same number. The loops are
+    those that they share, then the fusing index, which numbers the schedules, then the other loops of each schedule. So
+    the schedules alternate: at each point of the shared loops, each runs its statements::
 
         for i in range(16):                     for i in range(16):
             for j in range(10):                     for j in range(10):
@@ -272,9 +273,8 @@ def fuse(schedules: Schedule | Iterable[Schedule], *args: Schedule, partial: int
                 C[i, j] = C[i, j] * 2                           C[i, j] = C[i, j] * 2
 
     `reorder(f, i, j)` runs one after the other. The result is always that of the first schedule, then the second, and
-    so on. Where alternating would change it, as a dependence says, `fuse` still gives this order, so that indices are
-    where one expects them; `create_plan` then asks for another one. A loop that is shorter in one of the schedules is
-    as long as the longest.
+    so on. If a dependence forbids alternating, `fuse` still returns this order of indices, and `create_plan` raises an
+    error that asks for another one. A loop that is shorter in one of the schedules becomes as long as the longest.
 
     Raises `ScheduleError` for loops that do not fit. Source: Accera, `fuse`.
     """

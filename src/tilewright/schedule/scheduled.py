@@ -60,11 +60,11 @@ class CacheMemory:
 
 
 class ScheduledKernel:
-    """A plan's kernel, made by `plan.build()`. Calling it launches it, where its arrays live.
+    """A plan's kernel, made by `plan.build()`. Calling it launches it on the device of its arrays.
 
-    The arrays come in the order of `parameters`. Sizes that only the launch knows are those of the arrays, or arguments
-    of their own. What the kernel takes are `arguments`, arrays and numbers, in that order; then `constants`, and what
-    the launch allocates: the memory of TEMP arrays, `scratch`, and of caches in global memory, `cache_memory`.
+    The arrays come in the order of `parameters`. Sizes known only at launch are those of the arrays, or separate
+    arguments. The kernel takes `arguments`, arrays and numbers, in that order; then `constants`, and what the launch
+    allocates: the memory of TEMP arrays, `scratch`, and of caches in global memory, `cache_memory`.
     """
 
     def __init__(self, plan: PlanState, name: str, parameters: tuple[Array | Dimension, ...]) -> None:
@@ -136,7 +136,7 @@ class ScheduledKernel:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """The blocks of the grid along each axis. Raises `ScheduleError` where only the launch knows them."""
+        """The blocks of the grid along each axis. Raises `ScheduleError` if they are known only at launch."""
         sizes = sizes_of(self.plan)
         if sizes:
             raise ScheduleError(
@@ -161,12 +161,12 @@ class ScheduledKernel:
         return launcher.prepare(*values)
 
     def analyze(self, *args: Any) -> Profile:  # Any: as in __call__
-        """Run in the simulator and return what it costs, line by line; without arguments on arrays of zeros."""
+        """Run in the simulator and return the profile, line by line; without arguments on arrays of zeros."""
         launcher, values = self._launch(args or self.specs())
         return launcher.analyze(*values)
 
     def specs(self) -> tuple[Any, ...]:  # Any: what stands for arguments
-        """Return stand-ins for the parameters: descriptions of arrays, and zeros for numbers."""
+        """Return placeholders for the parameters: descriptions of arrays, and zeros for numbers."""
         return tuple(
             spec(array.element_type, *_extents(array))
             if array.rank
@@ -191,11 +191,11 @@ class ScheduledKernel:
         return self._launcher((1, 1, 1)).resources(*self._stand_ins(), arch=self._arch(arch))
 
     def lower(self, arch: str | None = None) -> Lowered:
-        """Return the kernel's IR after all passes, and what is made of it."""
+        """Return the kernel's IR after all passes, and what is generated from it."""
         return self._launcher((1, 1, 1)).lower(*self._stand_ins(), arch=self._arch(arch))
 
     def report(self) -> Report:
-        """Return what the kernel is made of, counted in its IR."""
+        """Return counts from the kernel's IR."""
         sizes = bool(sizes_of(self.plan))
         try:
             resources = self.resources()

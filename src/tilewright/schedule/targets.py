@@ -186,7 +186,7 @@ class Target:
 
     @staticmethod
     def of_device() -> Target:
-        """Return the machine's first GPU, or sm_90a where there is none."""
+        """Return the machine's first GPU, or sm_90a if there is none."""
         return Target()
 
     @property

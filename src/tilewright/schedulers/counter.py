@@ -25,9 +25,9 @@ SLOTS = 2  # tile numbers on their way from the thread that takes them to the ot
 class Counter(Scheduler):
     """Tiles by a global counter, for blocks or tiles that do not all take the same time.
 
-    `counter` is an array of one int32 that is 0 before the first launch; the last block to ask puts it back. A thread
-    takes a number by an atomic, and tells the others through shared memory. `numbering` says where the tile of a
-    number lies. Without roles the whole block loops, and meets once for each tile:
+    `counter` is an array of one int32 that is 0 before the first launch; the last block resets it. A thread draws a
+    number by an atomic, and passes it to the others through shared memory. `numbering` maps numbers to tiles. Without
+    roles the whole block loops, with one barrier for each tile:
 
     >>> import numpy as np
     >>> import tilewright as tw
@@ -41,8 +41,8 @@ class Counter(Scheduler):
     >>> times.min().item(), times.max().item(), counter[0].item()
     (1, 1, 0)
 
-    With `consumers`, the number of warps that are told, one thread loops over `tiles.producer()`, and those warps over
-    `tiles.consumer()`; `tw.sync_threads()` stands between the call and the loops, as for `tw.pipeline`::
+    With `consumers`, the number of consumer warps, one thread loops over `tiles.producer()`, and those warps over
+    `tiles.consumer()`; call `tw.sync_threads()` before the loops, as for `tw.pipeline`::
 
         tiles = plan.scheduler(m_tiles, n_tiles, counter, consumers=8)
         tw.sync_threads()
@@ -54,8 +54,8 @@ class Counter(Scheduler):
             for row, column in tiles.consumer():
                 ...
 
-    Each block draws for itself, so blocks of a cluster that compute one tile together take another scheduler.
-    `order` lists what the blocks do if they draw one after another.
+    Each block draws for itself, so blocks of a cluster that compute one tile together need another scheduler. `order`
+    lists the tiles of the blocks if they draw one after another.
     """
 
     numbering: Scheduler = ROW_BY_ROW

@@ -26,18 +26,18 @@ class ColumnByColumn(Scheduler):
 
 @dataclass(frozen=True)
 class Groups:
-    """The tiles of several matrices, numbered through, so that one launch of blocks that stay computes them all.
+    """The tiles of several matrices, numbered consecutively, so that one launch of persistent blocks computes them all.
 
     Block b of n takes the tiles b, b + n, b + 2 n, ... of all matrices together; a matrix may have none. Within a
-    matrix `numbering` says where a tile lies, column by column without it.
+    matrix `numbering` maps numbers to tiles, by default column by column.
 
     >>> for tiles in Groups().order([(2, 1), (0, 3), (1, 2)], blocks=2):
     ...     print(tiles)
     [(0, 0, 0), (2, 0, 0)]
     [(0, 1, 0), (2, 0, 1)]
 
-    In a kernel `extents(g)` returns the tiles of matrix g along both modes, by numbers that only the device knows. It
-    is called once for each matrix and in order, so that it may remember what it read of the one before::
+    In a kernel `extents(g)` returns the tiles of matrix g along both modes, as device values. It is called once for
+    each matrix and in order, so that it may keep what it read for the previous one::
 
         for group, row, column in plan.scheduler(count, extents):
             ...
@@ -50,14 +50,14 @@ class Groups:
         return GroupTiles(self.numbering, count, extents, *block_of(block, blocks))
 
     def order(self, tiles: list[tuple[int, int]], blocks: int) -> list[list[tuple[int, int, int]]]:
-        """Return the tiles (matrix, row, column) of each block, for matrices of so many rows and columns of tiles."""
+        """Return the tiles (matrix, row, column) of each block, for the rows and columns of tiles of each matrix."""
         if integer("order", "blocks", blocks) < 1:
             raise ArgumentError(f"order: blocks is at least 1, got {blocks}")
         return [list(self(len(tiles), tiles.__getitem__, block=b, blocks=blocks)) for b in range(blocks)]
 
 
 class GroupTiles:
-    """The tiles of one block: they are looped over once."""
+    """The tiles of one block, for a single loop."""
 
     __tilewright_state__: ClassVar[bool] = True
 
@@ -79,7 +79,7 @@ class GroupTiles:
 
     @function
     def take(self) -> Any:
-        """Go on to the block's next tile, and return which matrix has it; behind the last one `count`."""
+        """Advance to the block's next tile, and return its matrix; after the last one `count`."""
         self.number += self.blocks
         while (self.number >= self.last) & (self.group < self.count):
             self.group += 1

@@ -11,10 +11,10 @@ from tilewright.schedulers.tiles import Scheduler
 
 @dataclass(frozen=True)
 class Hilbert(Scheduler):
-    """Along a Hilbert curve: whatever number of consecutive tiles one takes, they lie near each other.
+    """Along a Hilbert curve: any number of consecutive tiles are near each other.
 
-    The curve goes through a rectangle of any extents, each tile beside the one before it (where an extent is odd one
-    step may be diagonal)::
+    The curve goes through a rectangle of any extents, each tile adjacent to the previous one (where an extent is odd
+    one step may be diagonal)::
 
         4 x 4      0  1 14 15
                    3  2 13 12
@@ -24,8 +24,8 @@ class Hilbert(Scheduler):
     >>> Hilbert().order(4, 4, blocks=1)[0][:6]
     [(0, 0), (0, 1), (1, 1), (1, 0), (2, 0), (3, 0)]
 
-    Finding a place takes a loop of at most log2(m_tiles * n_tiles) iterations. Source: J. Cerveny, "Generalized
-    Hilbert space-filling curve for rectangular domains of arbitrary (non-power of two) sizes".
+    Finding a tile takes a loop of at most log2(m_tiles * n_tiles) iterations. Source: J. Cerveny, "Generalized Hilbert
+    space-filling curve for rectangular domains of arbitrary (non-power of two) sizes".
     """
 
     @function

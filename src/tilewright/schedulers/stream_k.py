@@ -24,7 +24,7 @@ VECTOR = 4  # accumulators that a thread writes at once
 
 
 class Part(NamedTuple):
-    """What a block does at one time: of the tile (row, column), the tiles of K from `first` up to `last`."""
+    """One step of a block's work: of the tile (row, column), the tiles of K from `first` up to `last`."""
 
     row: Any
     column: Any
@@ -37,20 +37,20 @@ class Part(NamedTuple):
 class StreamK:
     """Blocks that share the tiles of K evenly, where the tiles of C would not fill the last wave.
 
-    The tiles of K of all tiles of C stand in a row, and each block takes an equal stretch of them, from its end to its
-    beginning. Three tiles of four tiles of K, by four blocks::
+    The K tiles of all tiles of C form one sequence, and each block takes an equal stretch of it, from its end to its
+    start. Three tiles of four tiles of K, by four blocks::
 
         tile       0        1        2
         K      0 1 2 3  0 1 2 3  0 1 2 3
         block  0 0 0 1  1 1 2 2  2 3 3 3      block 1: K 0, 1 of tile 1, then K 3 of tile 0
 
-    The block with the end of a tile stores it. It first adds what the blocks before it have of that tile. They came to
-    it before anything else, so they hardly keep it waiting, and since a block waits only for blocks of lower numbers,
-    and these wait for none before they have handed their part over, a grid of any size ends. The order of the sums is
-    that of the blocks: results do not change from run to run.
+    The block with the end of a tile stores it. It first adds the partial sums of the blocks before it. They computed
+    this tile first, so it hardly waits, and since a block waits only for blocks of lower numbers, which wait for none
+    before they have stored their part, a grid of any size terminates. Sums are in the order of the blocks: results do
+    not change from run to run.
 
-    With `whole_waves` (the default) only the last, uneven wave and one whole wave are shared so; the tiles of the waves
-    before have a block each. `numbering` says where the tile of a number lies.
+    With `whole_waves` (the default) only the last, uneven wave and one whole wave are shared this way; each tile of
+    earlier waves has its own block. `numbering` maps numbers to tiles.
 
     >>> for parts in StreamK().order(1, 3, blocks=4, k_tiles=4):
     ...     print(parts)
@@ -130,7 +130,7 @@ class StreamKTiles:
 
     @function
     def block_at(self, place: Any) -> Any:
-        """Return the block whose stretch has a place; it is the inverse of `_begin`."""
+        """Return the block whose stretch contains a position; it is the inverse of `_begin`."""
         longer = self.remainder * (self.quotient + 1)  # the stretches of the first blocks have one tile of K more
         block = place // (self.quotient + 1)
         if place >= longer:
@@ -166,11 +166,11 @@ class StreamKTiles:
     def fix_up(
         self, part: Part, acc: Any, partials: Any, flags: Any, group: Any, thread: Any, barrier: named_barrier
     ) -> Any:
-        """Add up the accumulators of the blocks that share a tile, and return whether this one has to store it.
+        """Add up the accumulators of the blocks that share a tile, and return whether this block must store it.
 
-        The threads of a group call it together: `thread` is the number in the `group`, whose threads meet at `barrier`.
-        Other groups of the block have other accumulators, and do not wait for these. `partials` and `flags` have the
-        sizes of `workspace`. Raises `LanguageError` for tensors of other types or ranks.
+        The threads of a group call it together: `thread` is the number in the `group`, whose threads synchronise at
+        `barrier`. Other groups of the block have their own accumulators, and do not wait. `partials` and `flags` have
+        the sizes of `workspace`. Raises `LanguageError` for tensors of other types or ranks.
         """
         _demand("partials", partials, acc.dtype, 1)
         _demand("flags", flags, int32, 2)

@@ -20,7 +20,7 @@ from tilewright.trace.threads import block_idx, grid_dim
 
 
 class Scheduler(ABC):
-    """A numbering of the tiles of a matrix. Derive from it, and say in `place` where the tile of a number lies.
+    """A numbering of the tiles of a matrix. Derive from it, and map a number to its tile in `place`.
 
     A frozen dataclass can be part of a kernel's compile-time arguments:
 
@@ -37,7 +37,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def place(self, number: Any, m_tiles: Any, n_tiles: Any) -> tuple[Any, Any]:
-        """Return row and column of the tile of a number in 0 .. m_tiles * n_tiles - 1, for each number another."""
+        """Return row and column of the tile of a number in 0 .. m_tiles * n_tiles - 1; each has a different tile."""
 
     def __call__(
         self,
@@ -64,10 +64,10 @@ class Scheduler(ABC):
 
 
 class Tiles:
-    """The tiles of one block, as often as they are looped over.
+    """The tiles of one block; they may be looped over several times.
 
-    `producer()` and `consumer()` are what the two roles of a kernel loop over. Here both are all the tiles; for a
-    scheduler by which only the producer knows the next tile they differ (`Counter`).
+    `producer()` and `consumer()` are what the two roles of a kernel loop over. Here both are all the tiles; they differ
+    for a scheduler whose producer alone knows the next tile (`Counter`).
     """
 
     def __init__(self, scheduler: Scheduler, m_tiles: Any, n_tiles: Any, block: Any, blocks: Any) -> None:
@@ -86,11 +86,11 @@ class Tiles:
         return self.scheduler.place(number, self.m_tiles, self.n_tiles)
 
     def producer(self) -> Iterable[tuple[Any, Any]]:
-        """Return the tiles for the warps that bring them."""
+        """Return the tiles for the producer warps."""
         return self
 
     def consumer(self) -> Iterable[tuple[Any, Any]]:
-        """Return the tiles for the warps that compute them."""
+        """Return the tiles for the consumer warps."""
         return self
 
 
@@ -134,7 +134,7 @@ class Grouped(Scheduler):
                    1  3  5  7
                    8  9 10 11
 
-    132 blocks then read 8 rows of A and 17 columns of B at rows=8, where row by row of 32 columns they read 5 and 32.
+    With rows=8, 132 blocks then read 8 rows of A and 17 columns of B; row by row of 32 columns, they read 5 and 32.
 
     >>> Grouped(rows=2).order(3, 4, blocks=1)[0][:5]
     [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]

@@ -20,7 +20,7 @@ from tilewright.tensors.tensor import Tensor
 def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or what converts to one; a layout or shape
     """Make a host tensor over an array's memory, without copying: by default with the array's own strides.
 
-    With a `layout`, the array's elements in memory order from its first on are seen through it.
+    A `layout` applies to the array's elements in memory order, starting at the first.
 
     >>> import numpy as np, tilewright as tw
     >>> tw.tensor(np.arange(6).reshape(2, 3))
@@ -28,7 +28,7 @@ def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or w
     0 1 2
     3 4 5
 
-    Raises `LayoutError` when the strides are no whole number of elements, or the layout reaches outside the array.
+    Raises `LayoutError` when a stride is not a whole number of elements, or the layout reaches outside the array.
     """
     import numpy as np
 
@@ -77,7 +77,7 @@ def storage_of(data: Any, low: int, high: int) -> Any:
 
 
 def make_tensor(engine: Any, layout: Any) -> Tensor:  # Any: an engine or NumPy array; a layout or shape
-    """Make a tensor of an engine and a layout; a NumPy array counts as its engine.
+    """Make a tensor of an engine and a layout; a NumPy array can serve as the engine.
 
     >>> import numpy as np, tilewright as tw
     >>> tw.make_tensor(np.arange(8), tw.Layout((2, 4), (4, 1)))[1, 1]
@@ -97,7 +97,7 @@ def make_tensor(engine: Any, layout: Any) -> Tensor:  # Any: an engine or NumPy 
 
 
 def identity_tensor(shape: Any) -> Tensor:  # Any: an integer or nested sequence
-    """Make the tensor whose elements are their own coordinates: tile it like the data to know where a tile lies.
+    """Make the tensor whose elements are their own coordinates: tile it like the data to get a tile's coordinates.
 
     Law: identity_tensor(shape)[c] == c.
 

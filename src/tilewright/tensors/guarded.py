@@ -397,7 +397,7 @@ def _dressed(old: Layout | ComposedLayout, inner: Layout) -> Layout | ComposedLa
 def guarded(t: Any, fill: Any = 0) -> Any:  # Any: a tensor
     """Return a tensor whose elements outside of its shape read as `fill`, and are not written.
 
-    Every view of it knows where the tensor ends: tiles that overhang, partitions of them, single elements at any
+    Every view of it knows where the tensor ends: tiles that reach past it, partitions of them, single elements at any
     coordinate. `tw.local_tile(x, tile, coord, guard=True)` is a tile of `tw.guarded(x)`.
 
     Law: guarded(t, f)[c] == t[c] for c inside the shape of t, and f elsewhere.
@@ -407,7 +407,7 @@ def guarded(t: Any, fill: Any = 0) -> Any:  # Any: a tensor
     >>> [int(x[i]) for i in (-1, 0, 3, 4)]
     [9, 0, 3, 9]
 
-    Raises `LayoutError` for a fill that the element type does not have, and for a tensor without elements of memory.
+    Raises `LayoutError` for a fill that the element type cannot represent, and for a tensor that is not in memory.
     """
     instance("tw.guarded", "t", t, Tensor, "a tensor", "on the host tw.tensor(array) makes a tensor of a NumPy array")
     if t.space == "coordinate":

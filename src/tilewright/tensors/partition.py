@@ -43,10 +43,10 @@ def local_tile(
     entries of tiler and coord whose entry in `proj` is None are left out, so one tiler serves A, B and C. A None in
     `tiler` takes a whole mode, or the tile of one that is a pair (tile, rest) already.
 
-    With `guard`, the tile may overhang, or lie outside altogether: its elements outside of `t` read as `fill`, a number
-    of the element type, and are not written (see `tw.guarded`). Where `t` has static extents that fall into whole tiles
-    and the tile is known to be one of them, this is the tile without a guard; a block's index is taken for the number
-    of a tile there, and a launch with more blocks than tiles is refused.
+    With `guard`, the tile may lie partly or fully outside of `t`: its elements there read as `fill`, a number of the
+    element type, and are not written (see `tw.guarded`). If the extents of `t` are static multiples of the tile's and
+    the tile is known to be inside, no guard is added. A block index then counts as the number of a tile, and a launch
+    with more blocks than tiles raises an error.
 
     Law: local_tile(t, tiler, c)[i] == zipped_divide(t, tiler)[i, c], and with a guard `fill` where that is outside.
 
@@ -267,7 +267,7 @@ def local_partition(
 
     `threads` is a layout from coordinates to thread numbers, or a shape. Every thread gets the elements at its
     coordinate in each tile of that shape. With `proj`, modes of `threads` whose entry is None are left out. With
-    `guard`, the last tiles may overhang: what lies outside reads as `fill` and is not written (see `tw.guarded`).
+    `guard`, the last tiles may extend past `t`: elements outside read as `fill` and are not written (see `tw.guarded`).
 
     Law: local_partition(t, threads, k)[c] == zipped_divide(t, shape(threads))[coordinate of k, c].
 
@@ -279,9 +279,9 @@ def local_partition(
     42 46
     58 62
 
-    Raises `LayoutError` when the threads do not fit the tensor, and for an index that is known and that no thread has.
-    A kernel that accesses memory by parts of which its block has not all, or more than there are, is refused
-    (`LanguageError`), as a tiled copy of another number of threads is. Source: CuTe `local_partition`.
+    Raises `LayoutError` when the threads do not fit the tensor, and for a static index that no thread has. A kernel
+    whose block has fewer or more threads than there are parts raises `LanguageError` when it accesses memory by them,
+    as for a tiled copy of another number of threads. Source: CuTe `local_partition`.
     """
     instance("local_partition", "t", t, (Layout, Tensor), "a tensor or a layout", _WRAP)
     layout = threads if isinstance(threads, Layout) else Layout(threads)
@@ -303,11 +303,11 @@ def local_partition(
 
 
 def domain_offset(coord: Any, t: Any) -> Any:  # Any: a tensor
-    """Return a tensor moved on: its element 0 is the one of `t` at `coord`, which may be negative; the shape stays.
+    """Return `t` shifted: its element 0 is that of `t` at `coord`, which may be negative; the shape is unchanged.
 
     Law: domain_offset(c, t)[d] == t[c + d].
 
-    Of a guarded tensor, elements before and behind it read as its fill, so that a tile with a halo is
+    In a guarded tensor, elements before the first and after the last read as its fill, so that a tile with a halo is
     `local_tile(domain_offset((i - 1, j - 1), tw.guarded(x)), (m + 2, n + 2), (0, 0))`.
 
     >>> import numpy as np, tilewright as tw

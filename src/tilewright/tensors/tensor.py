@@ -185,7 +185,7 @@ class Tensor(Arithmetic, Displayed):
         return Tensor(engine, layout)
 
     def moved(self, coord: Coord) -> Tensor:
-        """Return the same layout from the element at a coordinate on, see `tw.domain_offset`."""
+        """Return the same layout starting at the element at a coordinate, see `tw.domain_offset`."""
         coord = self._index_typed(coord)
         if isinstance(self.layout, ComposedLayout):
             first = self.layout.slice_and_offset(coord)
@@ -262,13 +262,13 @@ class Tensor(Arithmetic, Displayed):
         return host.reduce(self, op, modes, shape, init)
 
     def inside(self, coord: Any) -> Any:  # Any: a coordinate; a bool, of a guarded tile perhaps a device bool
-        """Return whether the element at a coordinate exists: always, but for guarded tiles (see `tw.guarded`)."""
+        """Return whether the element at a coordinate exists: always, except in guarded tiles (see `tw.guarded`)."""
         _check_coord(_full_coord(coord, self.layout), self.layout.shape, self)
         return True
 
     @property
     def residue(self) -> Any:  # Any: an integer for each mode
-        """How many elements of each mode exist: all, but for guarded tiles (see `tw.guarded`)."""
+        """The number of elements of each mode that exist: all, except in guarded tiles (see `tw.guarded`)."""
         shape = self.layout.shape
         return tuple([tuple_size(s) for s in shape]) if isinstance(shape, tuple) else shape
 
@@ -296,7 +296,7 @@ class Tensor(Arithmetic, Displayed):
         return result
 
     def recast(self, dtype: Any) -> Tensor:  # Any: whatever names an element type
-        """Return the same bytes seen as elements of another type, in a kernel too: for every space of memory.
+        """Return the same bytes as elements of another type, in every memory space, on the host and in a kernel.
 
         The mode of stride 1 is divided by the ratio of the widths, or multiplied by it.
 
@@ -305,7 +305,7 @@ class Tensor(Arithmetic, Displayed):
         host uint16 (4):(1)
             0 16256     0 16384
 
-        Raises `LayoutError` when the layout does not fall into whole elements of it, `LanguageError` in a kernel when
+        Raises `LayoutError` when the layout does not divide into whole elements of it, `LanguageError` in a kernel when
         the first element is not known to be aligned to it. Source: CuTe `recast`.
         """
         new = as_dtype(dtype)
@@ -315,10 +315,10 @@ class Tensor(Arithmetic, Displayed):
         return Tensor(self.engine.recast(new), layout)
 
     def at_rank(self, rank: Any) -> Tensor:  # Any: an integer of host or device
-        """Return the same tensor in the shared memory of the block `rank` of the cluster: loads and stores reach it.
+        """Return the same tensor in the shared memory of the block `rank` of the cluster, for loads and stores.
 
-        Between the accesses of two blocks stands `tw.cluster_sync()`, or an mbarrier. Raises `LanguageError` for what
-        does not lie in shared memory of the block. Source: PTX ISA, mapa; CUDA, cluster_group::map_shared_rank.
+        Separate the accesses of two blocks by `tw.cluster_sync()` or an mbarrier. Raises `LanguageError` for a tensor
+        that is not in the block's shared memory. Source: PTX ISA, mapa; CUDA, cluster_group::map_shared_rank.
         """
         map_rank = getattr(self.engine, "at_rank", None)
         if map_rank is None:

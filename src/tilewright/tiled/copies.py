@@ -50,7 +50,7 @@ def _check(function: str, atom: object, *, mma: object = _UNSET, copy: object = 
 
 @dataclass(frozen=True)
 class TiledCopy(Displayed):
-    """A copy by many threads: `layout_tv` maps (thread, value) to an element of a tile, `tiler` says which tile.
+    """A copy by many threads: `layout_tv` maps (thread, value) to an element of a tile, `tiler` gives the tile.
 
     The tile is column-major in the shape of `tiler`, and it repeats over the tensors that are copied.
 
@@ -234,7 +234,7 @@ def make_tiled_copy(atom: CopyAtom, thr_layout: Any, val_layout: Any = 1) -> Til
     Both map tile coordinates: `thr_layout` to thread numbers, `val_layout` to value numbers. The tile is their product:
     every thread holds a block of `val_layout`'s shape.
 
-    Law: over all threads and values, layout_tv goes through each element of the tile exactly once.
+    Law: over all threads and values, layout_tv visits each element of the tile exactly once.
 
     Raises `LayoutError` when one of them does not number 0, 1, 2, ... without gaps. Source: CuTe `make_tiled_copy`.
     """
@@ -254,10 +254,10 @@ def make_tiled_copy(atom: CopyAtom, thr_layout: Any, val_layout: Any = 1) -> Til
 
 
 def make_cotiled_copy(atom: CopyAtom, layout_tv: Any, data: Any) -> TiledCopy:  # Any: layouts or shapes
-    """Spread a copy atom over data by where each value lies: `layout_tv` maps (thread, value) to an offset of `data`.
+    """Spread a copy atom over data by offsets: `layout_tv` maps (thread, value) to an offset of `data`.
 
     `data` is the layout of the tile in memory, so that threads and values may be given by addresses: 32 threads that
-    each take 4 neighbours, wherever the layout has put those.
+    each copy 4 neighbours in memory, whatever their coordinates.
 
     Law: of a tensor with the layout `data`, value v of thread t is the element at offset layout_tv(t, v), and the tile
     is the smallest that holds all of them.
@@ -267,7 +267,7 @@ def make_cotiled_copy(atom: CopyAtom, layout_tv: Any, data: Any) -> TiledCopy:  
     >>> copy.tile_shape, str(copy.layout_tv)
     ((8, 16), '((4,8),4):((32,1),8)')
 
-    Raises `LayoutError` where an offset is none of the data's. Source: CuTe `make_cotiled_copy`.
+    Raises `LayoutError` for an offset that `data` does not have. Source: CuTe `make_cotiled_copy`.
     """
     _check("make_cotiled_copy", atom)
     by_offset = layout_tv if isinstance(layout_tv, Layout) else Layout(layout_tv)
@@ -294,10 +294,10 @@ def make_cotiled_copy(atom: CopyAtom, layout_tv: Any, data: Any) -> TiledCopy:  
 def make_tiled_copy_C_atom(atom: CopyAtom, mma: TiledMMA, dtype: Any = None) -> TiledCopy:  # Any: names an element type
     """Make the smallest copy that moves the C operand as a TiledMMA holds it: one atom a thread.
 
-    An epilogue that goes through little shared memory makes its next copies after it (`make_tiled_copy_S`). `dtype` is
-    what is copied, by default the accumulators' type.
+    An epilogue with a small buffer in shared memory derives its further copies from it (`make_tiled_copy_S`). `dtype`
+    is what is copied, by default the accumulators' type.
 
-    Raises `LayoutError` where the atom moves more values than a thread holds. Source: CuTe `make_tiled_copy_C_atom`.
+    Raises `LayoutError` if the atom moves more values than a thread holds. Source: CuTe `make_tiled_copy_C_atom`.
     """
     _check("make_tiled_copy_C_atom", atom, mma=mma)
     element = mma.atom.dtype_d.storage if dtype is None else as_dtype(dtype)
@@ -358,18 +358,18 @@ def _side(copy: TiledCopy, atom_tv: Callable[[DType], Layout], dtype: Any) -> La
 
 
 def make_tiled_copy_A(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
-    """Make the copy whose threads hold the A operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_A`."""
+    """Make the copy whose threads hold the A operand as a TiledMMA needs it. Source: CuTe `make_tiled_copy_A`."""
     _check("make_tiled_copy_A", atom, mma=mma)
     return TiledCopy(atom, mma.layout_a_tv, mma.tile_of("A"))
 
 
 def make_tiled_copy_B(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
-    """Make the copy whose threads hold the B operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_B`."""
+    """Make the copy whose threads hold the B operand as a TiledMMA needs it. Source: CuTe `make_tiled_copy_B`."""
     _check("make_tiled_copy_B", atom, mma=mma)
     return TiledCopy(atom, mma.layout_b_tv, (mma.tile_size(1), mma.tile_size(2)))
 
 
 def make_tiled_copy_C(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
-    """Make the copy whose threads hold the C operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_C`."""
+    """Make the copy whose threads hold the C operand as a TiledMMA needs it. Source: CuTe `make_tiled_copy_C`."""
     _check("make_tiled_copy_C", atom, mma=mma)
     return TiledCopy(atom, mma.layout_c_tv, (mma.tile_size(0), mma.tile_size(1)))

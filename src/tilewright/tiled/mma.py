@@ -42,9 +42,9 @@ def _modes_of(function: str, operand: str) -> tuple[int, int]:
 class TiledMMA(Displayed):
     """A matrix product by many threads: an atom, repeated over threads in M, N and K, and over values.
 
-    `atom_layout` maps the place of an atom in (M, N, K) to its number; `permutations` reorder M, N and K before the
-    atoms are laid over them (None: the tile is just the atoms side by side; an integer: the extent of the tile,
-    whose rest is values; a layout: the order of the elements too).
+    `atom_layout` maps the position of an atom in (M, N, K) to its number; `permutations` reorder M, N and K before the
+    atoms are laid over them (None: the tile is the atoms next to each other; an integer: the extent of the tile, which
+    values fill beyond the atoms; a layout: the order of the elements too).
 
     >>> from tilewright.atoms import UniversalFMA
     >>> from tilewright.dtypes import float32
@@ -91,7 +91,7 @@ class TiledMMA(Displayed):
 
     @property
     def thr_layout_vmnk(self) -> Layout:
-        """The layout from (thread of the atom, place in M, N, K) to thread numbers."""
+        """The layout from (thread of the atom, position in M, N, K) to thread numbers."""
         found: Layout = tiled_product(self.atom.thr_id, self.atom_layout)
         return found
 
@@ -105,10 +105,10 @@ class TiledMMA(Displayed):
 
     @property
     def copies(self) -> Layout:
-        """The layout from a copy of the threads to how far its thread numbers lie above theirs; 1:0 without copies.
+        """The layout from a copy of the threads to the distance of its thread numbers from theirs; 1:0 without copies.
 
-        There are copies where the threads' own numbers leave gaps, as those of one quad pair do: lanes 0 to 3 and 16 to
-        19. The other lanes of the warp take part in the instruction, and do and hold what these do and hold.
+        There are copies where the thread numbers have gaps, as in one quad pair: lanes 0 to 3 and 16 to 19. The other
+        lanes of the warp take part in the instruction, and compute and hold the same as these.
         """
         return complement(self.thr_layout_vmnk)
 
@@ -126,17 +126,17 @@ class TiledMMA(Displayed):
 
     @property
     def span(self) -> int:
-        """The number of thread numbers from 0 on that the threads and their copies have: `size` but for gaps."""
+        """The number of thread numbers from 0 on that the threads and their copies have: `size` without gaps."""
         count = size(self._with_copies)
         assert isinstance(count, int), self.atom_layout
         return count
 
     @property
     def thread_numbers(self) -> tuple[int, ...]:
-        """The numbers of the threads, the least first: all from 0 on, but for an atom of lanes that do not follow.
+        """The numbers of the threads in ascending order: all from 0 on, unless the atom's lanes have gaps.
 
-        A block holds whole warps, and a thread whose number is left out works as a copy of a thread whose number is
-        not: of one quad pair, lane 4 does what lane 0 does.
+        A block has whole warps, and a thread whose number is left out works as a copy of one whose number is not: in a
+        quad pair, lane 4 does the same as lane 0.
 
         >>> import tilewright as tw
         >>> make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_NT).thread_numbers
@@ -222,7 +222,7 @@ class TiledMMA(Displayed):
 
     @property
     def offset_c(self) -> int:
-        """The element of C's tile from which `layout_c_tv` counts: 0 but for an atom that computes a block of rows."""
+        """The element of C's tile from which `layout_c_tv` counts: 0 unless the atom computes a block of rows."""
         if self.atom.row_block[1] == 1:
             return 0
         arranged = self.thread_fragment_layout(Layout(self.tiler_mn), "C")
@@ -423,12 +423,12 @@ def make_tiled_mma(
 
     `permutations` is None or a tuple for M, N, K of None, extents or layouts, see `TiledMMA`.
 
-    Law: over all threads and values, the tile's products (m, n, k) are each computed exactly once.
+    Law: over all threads and values, each multiply-accumulate (m, n, k) of the tile is computed exactly once.
 
     Threads whose numbers the atoms leave out (an atom of lanes 0 to 3 and 16 to 19) work as copies of the others.
 
-    Raises `LayoutError` when two atoms share a number, or the numbers left out are no room for whole copies. Source:
-    CuTe `make_tiled_mma`.
+    Raises `LayoutError` when two atoms share a number, or the numbers left out do not fit whole copies. Source: CuTe
+    `make_tiled_mma`.
     """
     instance("make_tiled_mma", "atom", atom, MMAAtom, "an mma atom", "such as tw.atoms.SM80_16x8x16_F32F16F16F32_TN")
     instance(

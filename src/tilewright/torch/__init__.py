@@ -1,4 +1,4 @@
-"""Tilewright in PyTorch: operators with gradients, modules, and functions of one's own made into operators.
+"""Tilewright in PyTorch: operators with gradients, modules, and operators made from your own functions.
 
 `import tilewright as tw` and then `tw.torch` imports PyTorch when it is first used; `import tilewright` does not.
 """

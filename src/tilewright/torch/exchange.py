@@ -182,8 +182,8 @@ def all_gather_matmul(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> to
 
     `x` (rows, ..., K) has the same shape on all ranks of the process group `group` (without it, of all processes), and
     `w` (K, N) is the rank's own, as the columns of a weight that is divided by columns; N may differ between ranks. The
-    result is (ranks * rows, ..., N). Parts are multiplied as they arrive, one's own first. The gradient of `x` is a
-    `matmul_reduce_scatter`; that of `w` gathers the rows once more, so that they are not kept.
+    result is (ranks * rows, ..., N). Parts are multiplied as they arrive, the rank's own first. The gradient of `x` is
+    a `matmul_reduce_scatter`; that of `w` gathers the rows once more, so that they are not kept.
 
     >>> import tempfile, torch, tilewright as tw
     >>> _ = tempfile.TemporaryDirectory()
@@ -193,8 +193,8 @@ def all_gather_matmul(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> to
     >>> torch.distributed.destroy_process_group()
 
     All ranks of the group call it, in the same order. Element types are float16, bfloat16, float32 and float64, and
-    become autocast's; `torch.get_float32_matmul_precision()` decides on float32. Gradients have no gradients. Raises
-    `ArgumentError` on all ranks where their shapes differ, and on one for arguments that do not fit together.
+    become autocast's type; `torch.get_float32_matmul_precision()` decides on float32. Gradients are not differentiable.
+    Raises `ArgumentError` on all ranks where their shapes differ, and on one for arguments that do not fit together.
     """
     name = _checked("all_gather_matmul", x, w, group, x.shape if isinstance(x, torch.Tensor) else ())
     return all_gather_matmul_operator(x, w, name)
@@ -206,7 +206,7 @@ def matmul_reduce_scatter(x: torch.Tensor, w: torch.Tensor, group: Any = None) -
     `x` (rows, ..., K) and `w` (K, N) are the rank's own: a part of K, as of a weight that is divided by rows; K may
     differ between ranks. The first mode of `x` is divided by the ranks, and the result is (rows / ranks, ..., N). Each
     rank computes the other ranks' rows first and sends them, in the type of the result, while it computes the next.
-    What arrives is added in the order of the ranks, so that the bits are the same each time. The gradient of `x` is an
+    Parts are added in the order of the ranks, so that the result is bitwise reproducible. The gradient of `x` is an
     `all_gather_matmul`.
 
     >>> import tempfile, torch, tilewright as tw
@@ -216,7 +216,7 @@ def matmul_reduce_scatter(x: torch.Tensor, w: torch.Tensor, group: Any = None) -
     tensor([3., 3.])
     >>> torch.distributed.destroy_process_group()
 
-    Group, types and errors are those of `tw.torch.all_gather_matmul`; rows that the ranks do not divide are refused.
+    Group, types and errors are those of `tw.torch.all_gather_matmul`; the number of ranks must divide the rows.
     """
     shape = (*x.shape[:-1], *w.shape[1:]) if isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor) else ()
     name = _checked("matmul_reduce_scatter", x, w, group, shape, divides=True)
@@ -229,7 +229,7 @@ def matmul_all_reduce(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> to
     `x` (..., K) and `w` (K, N) are the rank's own: a part of K, which may differ between ranks. Where the ranks divide
     the rows, the sum is made as by `matmul_reduce_scatter` and gathered, and all ranks have the same bits.
 
-    For gradients the result counts once, as in a model that all ranks compute alike behind it: that of `x` is the
+    For gradients the result counts once, as in a model that all ranks continue identically: the gradient of `x` is the
     rank's own product.
 
     >>> import tempfile, torch, tilewright as tw

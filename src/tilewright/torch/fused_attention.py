@@ -96,7 +96,7 @@ def attention_backward_operator(
     key_offsets: torch.Tensor | None,
     key_lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute the gradients of q, k and v. There are no gradients of them, as with torch's fused attention."""
+    """Compute the gradients of q, k and v. These are not differentiable, as with torch's fused attention."""
     # Bulk copies take no gradients that repeat one number, as that of a sum does.
     joined = grad if 0 not in grad.stride() and grad.stride(-1) == 1 else grad.contiguous()
     dq, dk, dv = tilewright.attention_backward(
@@ -220,13 +220,13 @@ def attention(
     >>> out.flatten().tolist(), torch.autograd.grad(out.sum(), value)[0].flatten().tolist()
     ([1.0, 2.0], [1.5, 0.5])
 
-    Arguments, types and what a token sees are those of `tw.attention`: with `causal`, the last token is beside the last
-    key. Tensors are (batch, heads, tokens, head), or (tokens, heads, head) with `offsets`. The result lies in memory as
-    `query` does: tokens before heads, or heads before tokens. With `return_lse` the result is a pair: with it comes
-    log(sum(exp(scores))) of each token, which has gradients too. Gradients have no gradients. Under autocast it is
+    Arguments, types and masks are those of `tw.attention`: with `causal`, the last token is aligned with the last key.
+    Tensors are (batch, heads, tokens, head), or (tokens, heads, head) with `offsets`. The result has the memory layout
+    of `query`: tokens before heads, or heads before tokens. With `return_lse` the result is a pair with
+    log(sum(exp(scores))) of each token, which has gradients too. Gradients are not differentiable. Under autocast it is
     computed in autocast's type. CPU tensors run in the simulator.
 
-    Raises `ArgumentError` for what is not a tensor of floats, and arguments that do not fit together.
+    Raises `ArgumentError` for anything but tensors of floats, and for arguments that do not fit together.
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor("attention", name, x)
@@ -259,7 +259,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Return what `torch.nn.functional.scaled_dot_product_attention` does: by `attention` where that is the same.
+    """Compute `torch.nn.functional.scaled_dot_product_attention`, by `attention` where the result is the same.
 
     >>> import torch, tilewright as tw
     >>> x = torch.randn(1, 2, 3, 8)
@@ -269,7 +269,8 @@ def scaled_dot_product_attention(
     True
 
     Masks, dropout, other ranks than four, batches that broadcast, other types, and `is_causal` for different numbers of
-    tokens and keys go to torch's own function; so does what it refuses, and all inside of torch's `context_parallel`.
+    tokens and keys go to torch's own function; so do calls that it rejects, and all inside of torch's
+    `context_parallel`.
     """
     if why_torch(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa) is not None:
         found: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(

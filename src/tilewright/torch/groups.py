@@ -110,12 +110,12 @@ def grouped_matmul(
     >>> experts.grad[:, 0, 0]
     tensor([2., 0., 3.])
 
-    `offsets` is a vector of int32 or int64 on the device of `a` and `b`; what `tw.grouped_matmul` says of offsets and
-    element types holds here. Indices behind the last offset belong to no group: their results are 0, and they get
-    gradients of 0. Each gradient is one launch of the same kernels, and gradients have gradients. `precision` is that
-    of `tw.torch.matmul`. Under autocast, operands become its 16-bit type.
+    `offsets` is a vector of int32 or int64 on the device of `a` and `b`; offsets and element types are those of
+    `tw.grouped_matmul`. Indices after the last offset belong to no group: their results are 0, and they get gradients
+    of 0. Each gradient is one launch of the same kernels, and gradients have gradients. `precision` is that of
+    `tw.torch.matmul`. Under autocast, operands become its 16-bit type.
 
-    Lists of matrices have no operator: `tw.grouped_matmul` takes them, without gradients.
+    There is no operator for lists of matrices: `tw.grouped_matmul` takes them, without gradients.
 
     Raises `ArgumentError` for arguments that do not fit together.
     """

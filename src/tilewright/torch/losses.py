@@ -138,9 +138,9 @@ def cross_entropy(
 
     Arguments are those of `torch.nn.functional.cross_entropy` for labels of classes: `input` is (N, C), (C) or (N, C,
     d1, ...), and `target` has the shape without C. Sums and losses are computed in float32 (float64), whatever autocast
-    says; the result has the input's type, and under autocast float32. Gradients have gradients. On a GPU a label that
-    is not a class gives NaN; on the CPU it is torch's `IndexError`. Inside of torch's `loss_parallel()`, DTensors whose
-    classes are divided go to torch's own function; elsewhere their parts are gathered.
+    says; the result has the input's type, and under autocast float32. Gradients are differentiable. On a GPU a label
+    that is not a class gives NaN; on the CPU it is torch's `IndexError`. Inside of torch's `loss_parallel()`, DTensors
+    whose classes are divided go to torch's own function; elsewhere their parts are gathered.
 
     Raises `ArgumentError` for probabilities as the target, another reduction, and weights with label smoothing.
     """

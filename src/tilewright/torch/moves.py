@@ -54,10 +54,11 @@ def permute(input: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     >>> tw.torch.permute(torch.arange(6).reshape(1, 2, 3), (2, 0, 1)).tolist()
     [[[0, 3]], [[1, 4]], [[2, 5]]]
 
-    It is `torch.permute(input, dims).contiguous()`, for any element type. Gradients have gradients. CPU tensors run in
-    the simulator.
+    It is `torch.permute(input, dims).contiguous()`, for any element type. Gradients are differentiable. CPU tensors run
+    in the simulator.
 
-    Raises `ArgumentError` for what is not a tensor, and `RuntimeError`, as torch does, for dims that are not its modes.
+    Raises `ArgumentError` for anything but a tensor, and `RuntimeError`, as torch does, for dims that are not its
+    modes.
     """
     if not isinstance(input, torch.Tensor):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Modules with the parameters of torch's own, whose work is done by kernels."""
+"""Modules with the same parameters as torch's own, which run kernels."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
     `from_linear` rounds the weights of a `torch.nn.Linear` to the nearest numbers (`tw.quantize`); the constructor
     takes what `tw.quantize`, `tw.quantized`, `tw.quantized.from_gptq` or `tw.quantized.from_awq` return. Weights,
     scales and zeros are buffers, so that `to` moves them and `state_dict` has them; the bias is a parameter.
-    `load_state_dict` takes the state of a module of the same format. `half()` and the like do not change what they
-    stand for, but scales are rounded to the type.
+    `load_state_dict` takes the state of a module of the same format. `half()` and similar methods only round the scales
+    to the type.
 
     The input is float16 or bfloat16, or becomes autocast's type. Raises `ArgumentError` as
     `tw.torch.quantized_matmul` does.
@@ -142,8 +142,8 @@ class Attention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     True
 
     Kernels do the work with `need_weights=False`, without dropout (or in evaluation), without masks, and with the
-    causal mask that `is_causal=True` says `attn_mask` to be, for as many keys as tokens. All else is left to torch's
-    own module: weights are returned, for example, only if all scores are stored.
+    causal mask that `is_causal=True` says `attn_mask` to be, for as many keys as tokens. Everything else is left to
+    torch's own module: returning weights, for example, requires all scores to be stored.
 
     Raises `ArgumentError` for element types that `tw.matmul` does not take.
     """

@@ -28,9 +28,9 @@ _OWN_INPUTS = ("result", "results", "needs")
 
 
 class Operator(Generic[P, R]):
-    """An operator of PyTorch whose work is done by kernels. `tw.torch.op` makes it; call it as the function.
+    """An operator of PyTorch that launches kernels. `tw.torch.op` makes it; call it like the function.
 
-    `overload` is what `torch.ops` holds, for graphs and for `torch.library`. `backward` gives it gradients, and
+    `overload` is the entry in `torch.ops`, for graphs and for `torch.library`. `backward` gives it gradients, and
     `check` runs `torch.library.opcheck`.
 
     >>> import torch, tilewright as tw
@@ -135,19 +135,18 @@ class Operator(Generic[P, R]):
             torch._C._set_grad_enabled(True)
 
     def backward(self, function: _Function, *, setup: Callable[..., None] | None = None) -> _Function:
-        """Give the operator gradients: `function` computes those of its inputs from those of its results.
+        """Define the operator's gradients: `function` computes those of its inputs from those of its results.
 
         Without `setup`, `function` takes the gradients of the results first, one parameter each. Its other parameters
-        name what it needs: inputs of the operator, `result` (`results` is a tuple of several), and `needs`, the set
-        of the inputs that a gradient is wanted of. Only what it names is kept from the forward pass. It returns the
-        gradient of the only tensor among the inputs, or a dict of gradients by the inputs' names; an input that is
-        left out has none.
+        name what it needs: inputs of the operator, `result` (`results` is a tuple of several), and `needs`, the set of
+        the inputs that require a gradient. Only these are kept from the forward pass. It returns the gradient of the
+        only tensor among the inputs, or a dict of gradients by the inputs' names; an input that is left out has none.
 
         With `setup`, both are as `torch.library.register_autograd` takes them: `setup(ctx, inputs, output)` and
         `function(ctx, *gradients)`.
 
-        Gradients have gradients themselves where `function` is made of operators that do. They may have any strides,
-        and overlap in memory: the gradient of a sum has strides of 0.
+        Gradients are differentiable if `function` consists of operators that are. They may have any strides, and
+        overlap in memory: the gradient of a sum has strides of 0.
 
         >>> import torch, tilewright as tw
         >>> @tw.kernel
@@ -168,7 +167,7 @@ class Operator(Generic[P, R]):
         >>> x.grad
         tensor([2., 2., 2.])
 
-        Raises `ArgumentError` for a parameter that names nothing, and for an operator that mutates its inputs.
+        Raises `ArgumentError` for an unknown parameter name, and for an operator that mutates its inputs.
         """
         if self.overload._schema.is_mutable:
             raise ArgumentError(
@@ -190,12 +189,12 @@ class Operator(Generic[P, R]):
         return function
 
     def sharding(self, rule: _Function, *, check: Callable[..., bool] | None = None) -> _Function:
-        """Say how the operator is divided over devices, so that it takes DTensors (`torch.distributed.tensor`).
+        """Define how the operator is divided over devices, so that it takes DTensors (`torch.distributed.tensor`).
 
-        `rule` takes the operator's arguments, where tensors are specifications with a shape, and returns the ways:
-        for one dimension of a device mesh, `Way(results, inputs)` has a placement for each result, and placements of
-        inputs by name; inputs that it leaves out are replicated. That all may be replicated goes without saying. What
-        a way says has to hold: the function of the parts is the part of the result that its placement names.
+        `rule` takes the operator's arguments, where tensors are specifications with a shape, and returns the ways: for
+        one dimension of a device mesh, `Way(results, inputs)` has a placement for each result, and placements of inputs
+        by name; inputs that it leaves out are replicated. Full replication is always allowed. Each way must be correct:
+        the function of the parts is the part of the result that its placement names.
 
         >>> import torch, tilewright as tw
         >>> from torch.distributed.tensor import Shard
@@ -206,9 +205,9 @@ class Operator(Generic[P, R]):
         ... def negated_sharding(x):
         ...     return [tw.torch.Way([Shard(n)], {"x": Shard(n)}) for n in range(len(x.shape))]
 
-        DTensor takes the way that needs the least communication, over each dimension of the mesh. A way with modes
-        that the mesh has more devices for than they have elements is left out. `check` is called with the tensors'
-        specifications on all dimensions of the mesh, by name, and refuses by returning False.
+        DTensor takes the way that needs the least communication, over each dimension of the mesh. A way that divides a
+        mode over more devices than it has elements is left out. `check` is called with the tensors' specifications on
+        all dimensions of the mesh, by name, and rejects them by returning False.
 
         Raises `ArgumentError` for an operator that mutates its inputs.
         """
@@ -229,7 +228,7 @@ class Operator(Generic[P, R]):
         >>> set(tw.torch.matmul_operator.check(torch.ones(4, 8), torch.ones(8, 4)).values())
         {'SUCCESS'}
 
-        Raises `torch.library.OpCheckError` for the first thing that does not hold.
+        Raises `torch.library.OpCheckError` for the first failure.
         """
         found: dict[str, str] = torch.library.opcheck(self.overload, args, keywords)
         return found
@@ -297,24 +296,24 @@ def op(
     <operator docs::scaled(Tensor x, float factor=2.) -> Tensor>
 
     `name` is the operator's name for torch, `namespace::name`. The schema comes from the annotations of the function's
-    parameters and result, which are those that `torch.library.infer_schema` takes; there are no parameters by keyword
-    only. The function gets tensors with memory, on a GPU or on the CPU, and returns new ones: no input, no view of one.
+    parameters and result, which are those that `torch.library.infer_schema` takes; keyword-only parameters are not
+    supported. The function gets tensors with memory, on a GPU or on the CPU, and returns new ones, never an input or a
+    view of one.
 
-    `mutates` names the parameters that the function writes into.
+    `mutates` names the parameters that the function writes to.
 
-    `shape` says what the results look like, for tracing. A name means: like that parameter (`torch.empty_like`), with
-    several names for several results. A function takes the same arguments, tensors without memory among them, and
-    returns empty tensors; its sizes may be symbols. Results without elements are made by this rule, and no kernel is
-    launched.
+    `shape` describes the results, for tracing. A name means: like that parameter (`torch.empty_like`); give several
+    names for several results. A function gets the same arguments, with tensors that have no memory, and returns empty
+    tensors; sizes may be symbols. Results without elements are made by this rule, without a launch.
 
-    `vmap` is "elementwise" for a function whose tensors have one shape and which goes element by element: then a batch
-    is more elements. "loop" calls it once for each item of the batch. A function is a rule as
-    `torch.library.register_vmap` takes it. Without one, torch calls the function for each item, and warns.
+    `vmap` is "elementwise" for a function that works element by element on tensors of one shape: a batch then adds
+    elements. "loop" calls it once for each item of the batch. A function is a rule as for
+    `torch.library.register_vmap`. By default torch calls the function for each item, and warns.
 
-    `autocast` is "lower" where autocast shall convert inputs to its 16-bit type, as for `torch.matmul`, or a type that
-    they shall have, such as torch.float32. float64 is left as it is. Without it autocast has no effect.
+    `autocast` is "lower" if autocast should convert inputs to its 16-bit type, as for `torch.matmul`, or the type to
+    convert them to, such as torch.float32. float64 is not converted. By default autocast has no effect.
 
-    Raises `ArgumentError` for names that are no parameters, and where annotations or the shape are missing.
+    Raises `ArgumentError` for names that are not parameters, and if annotations or the shape are missing.
     """
     if "::" not in name:
         raise ArgumentError(f"the operator's name is {name!r}, without a namespace", help=f'write "mylib::{name}"')

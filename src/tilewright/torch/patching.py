@@ -30,7 +30,7 @@ _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class PatchRow:
-    """What became of one module: its name in the model, its class before, and its class now or why it stayed.
+    """The result for one module: its name in the model, its class before, and its class now or why it stayed.
 
     >>> import torch, tilewright as tw
     >>> tw.torch.patch(torch.nn.Sequential(torch.nn.ReLU())).rows[0].reason
@@ -118,7 +118,7 @@ class PatchReport:
 
 
 def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchReport:
-    """Let the modules of a model do their work by kernels where there is a module for that, and tell which do.
+    """Switch the modules of a model to kernels where a matching module exists, and report which were switched.
 
     >>> import torch, tilewright as tw
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
@@ -131,13 +131,13 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
     >>> print(str(report).splitlines()[0].strip())
     1 of 3 modules swapped
 
-    The modules stay the same objects and get another class, so that parameters, hooks, names and what optimizers know
-    of them stay too, and `state_dict` is as before. A module of a subclass is left alone, as is one whose `forward` was
-    replaced. `skip` has names of modules, or patterns such as "layers.*.head".
+    The modules stay the same objects and get another class, so that parameters, hooks, names, optimizer state and
+    `state_dict` are unchanged. A module of a subclass is not switched, nor is one whose `forward` was replaced. `skip`
+    has names of modules, or patterns such as "layers.*.head".
 
     CPU tensors then run in the simulator, which is for tests and slow.
 
-    Raises `ArgumentError` for what is not a module.
+    Raises `ArgumentError` for anything but a module.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}, and tw.torch.patch takes a torch.nn.Module")

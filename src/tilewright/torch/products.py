@@ -281,16 +281,16 @@ def matmul(
 
     Shapes are those of `torch.matmul`, and element types those of `tw.matmul`; `bias`, `gate` and `residual` broadcast
     to the result. `epilogue` is "relu", "gelu", "gelu_tanh" (its approximation), "silu", or "swiglu": then the result
-    is silu(gate) * (a @ b + bias) + residual. `precision` is one of `tw.matmul`, and gradients of float32 have it too.
-    Without it, `torch.get_float32_matmul_precision()` decides on float32, as for `torch.matmul`.
+    is silu(gate) * (a @ b + bias) + residual. `precision` is one of `tw.matmul`, for float32 and its gradients; by
+    default `torch.get_float32_matmul_precision()` decides, as for `torch.matmul`.
 
-    With `dropout=p` (0 while not training), elements are zero with probability p, and the others divided by 1 - p, as
-    `tw.dropout` says. `seed` is an int or a tensor of one int64; without it one is drawn from torch's generator of the
+    With `dropout=p` (0 while not training), elements are zero with probability p, and the others are divided by 1 - p
+    (see `tw.dropout`). `seed` is an int or a tensor of one int64; by default one is drawn from torch's generator of the
     device. The backward pass computes the mask again.
 
-    Without gradients this is one kernel, and the result is rounded once. Where a gradient is wanted, a @ b + bias is
-    stored, in the type of the result, and the function is a second kernel, as the backward pass needs its argument;
-    dropout behind a function is a third. Gradients have gradients.
+    Without gradients this is one kernel, and the result is rounded once. If a gradient is required, a @ b + bias is
+    stored in the type of the result and the function is a second kernel, because the backward pass needs its argument;
+    dropout behind a function is a third. Gradients are differentiable.
 
     Under autocast, operands become its 16-bit type. CPU tensors run in the simulator.
 

@@ -96,10 +96,10 @@ def quantized_matmul(x: torch.Tensor, weights: Quantized, bias: torch.Tensor | N
 
     `x` (..., K) is float16 or bfloat16, or becomes autocast's type; `weights` are what `tw.quantize`, `tw.quantized`
     and its readers of GPTQ's and AWQ's files return, and `bias` is a vector of N. The product multiplies group sums in
-    float32 by their scales; the gradient of `x` is a product with the weights unpacked in x's type, which are memory
-    for the time of it. Weights and scales have no gradients. CPU tensors run in the simulator.
+    float32 by their scales; the gradient of `x` is a product with the weights unpacked in x's type, which takes
+    temporary memory. Weights and scales have no gradients. CPU tensors run in the simulator.
 
-    Raises `ArgumentError` for other types, shapes that do not fit, and weights that are not torch's.
+    Raises `ArgumentError` for other types, shapes that do not fit, and weights that are not torch tensors.
     """
     check_tensor("quantized_matmul", "x", x)
     if not isinstance(weights, Quantized):

@@ -39,7 +39,7 @@ def _rope_ways(x: Any, cos: Any, sin: Any, interleaved: bool, inverse: bool) -> 
 
 
 def rope(input: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
-    """Turn pairs of elements of the last mode by angles, with gradients: (a cos - b sin, b cos + a sin).
+    """Rotate pairs of elements of the last mode by angles, with gradients: (a cos - b sin, b cos + a sin).
 
     >>> import torch, tilewright as tw
     >>> x = torch.tensor([[1.0, 2.0, 3.0, 4.0]], requires_grad=True)
@@ -47,10 +47,10 @@ def rope(input: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved:
     >>> y.detach(), torch.autograd.grad(y.sum(), x)[0]
     (tensor([[-3., -2.,  1., -4.]]), tensor([[ 1., -1., -1., -1.]]))
 
-    Arguments are those of `tw.rope`. Gradients have gradients. Angles have none.
+    Arguments are those of `tw.rope`. Gradients are differentiable. Angles have none.
 
-    Raises `ArgumentError` for what is not a tensor of floats, shapes that do not fit together, and angles that require
-    a gradient.
+    Raises `ArgumentError` for anything but tensors of floats, for shapes that do not fit together, and for angles that
+    require a gradient.
     """
     for name, x in (("input", input), ("cos", cos), ("sin", sin)):
         check_tensor("rope", name, x)

@@ -127,11 +127,11 @@ def softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None
     tensor([[0.5000, 0.5000],
             [1.0000, 0.0000]])
 
-    Arguments are those of `torch.nn.functional.softmax`, except that the last mode is taken if none is named; with
-    `dtype` the input is converted first. Types are those of `tw.softmax`. Gradients have gradients. Under autocast it
-    is computed in float32. CPU tensors run in the simulator.
+    Arguments are those of `torch.nn.functional.softmax`, except that the default is the last mode; with `dtype` the
+    input is converted first. Types are those of `tw.softmax`. Gradients are differentiable. Under autocast it is
+    computed in float32. CPU tensors run in the simulator.
 
-    Raises `ArgumentError` for what is not a tensor of floats, and a mode that it does not have.
+    Raises `ArgumentError` for anything but a tensor of floats, and for a mode that it does not have.
     """
     check_tensor("softmax", "input", input)
     return softmax_operator(input if dtype is None else input.to(dtype), dim)
@@ -392,9 +392,9 @@ def rms_norm(
     tensor([[ 0.0640, -0.0480,  0.4000,  0.4000]])
 
     Arguments are those of `torch.nn.functional.rms_norm`, and types those of `tw.rms_norm`. The result has the input's
-    type. Gradients have gradients. Under autocast it is computed in float32. CPU tensors run in the simulator.
+    type. Gradients are differentiable. Under autocast it is computed in float32. CPU tensors run in the simulator.
 
-    Raises `ArgumentError` for what is not a tensor of floats, and shapes that do not fit together.
+    Raises `ArgumentError` for anything but tensors of floats, and for shapes that do not fit together.
     """
     rows = _rows("rms_norm", input, normalized_shape, {"weight": weight})
     number = torch.finfo(input.dtype).eps if eps is None else eps

@@ -1,4 +1,4 @@
-"""How operators are divided over devices: the ways in which one is, and what torch's DTensor is told of them.
+"""How operators are divided over devices: the possible ways of each, and their registration with torch's DTensor.
 
 A way says of one dimension of a device mesh which placements an operator's inputs may have, and which its results have
 then: the function of the parts is then the part of the function. DTensor combines the ways of all dimensions of the
@@ -20,7 +20,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Way:
-    """Placements of the results in order, and of inputs by name; what is not named is replicated.
+    """Placements of the results in order, and of inputs by name; inputs that are not named are replicated.
 
     >>> from torch.distributed.tensor import Shard
     >>> Way([Shard(0)], {"x": Shard(0)}).results

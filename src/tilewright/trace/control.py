@@ -225,8 +225,8 @@ def _disagreement(what: str, types: Sequence[Sequence[object]]) -> LanguageError
 class DeviceRange:
     """A loop on the device over start, start + step, ... up to but not including stop.
 
-    `range` inside a kernel means this. `unroll=True` unrolls the loop in the compiler, `unroll=n` n times,
-    `unroll=False` or 1 not at all; without it the compiler decides.
+    Inside a kernel `range` means this. `unroll=True` makes the compiler unroll the loop, `unroll=n` n times,
+    `unroll=False` or 1 not at all; by default the compiler decides.
 
     Raises `LanguageError` for a step of 0 and for bounds that are not integers.
     """
@@ -243,12 +243,12 @@ class DeviceRange:
 
     @property
     def dtype(self) -> DType:
-        """The type of the index: int32, or wider where a bound is."""
+        """The type of the index: int32, or a wider type if a bound has one."""
         types = [x.dtype if isinstance(x, Scalar) else default_type(x) for x in (self.start, self.stop, self.step)]
         return promote(promote(types[0], types[1]), promote(types[2], int32))
 
     def ends_outside(self, dtype: DType) -> bool:
-        """Say whether the step behind the last number leaves a type, where stop and step are known while tracing."""
+        """Return whether the index after the last overflows a type, where stop and step are known while tracing."""
         if not (isinstance(self.stop, int) and isinstance(self.step, int)):
             return False
         if isinstance(self.start, int):
@@ -259,7 +259,7 @@ class DeviceRange:
         return not dtype.lowest <= behind <= dtype.highest
 
     def enter(self) -> Callable[[Any], Any]:
-        """Return what a for statement makes of the number that counts its iterations: the number itself."""
+        """Return the loop variable for the number that counts the iterations: the number itself."""
         return lambda number: number
 
     def __iter__(self) -> Iterator[int]:
@@ -291,7 +291,7 @@ class DeviceRange:
         return builtins.range(self.start, self.stop, self.step)
 
     def contains(self, x: Any) -> Any:
-        """Return whether a loop over the range comes to `x`: `x in range(...)` on device values."""
+        """Return whether the range contains `x`: `x in range(...)` on device values."""
         low, high = (
             (self.start, self.stop)
             if not isinstance(self.step, int) or self.step > 0
@@ -355,7 +355,7 @@ def _unroll_count(unroll: bool | int | None) -> int | None:
 def static_range(start: int, stop: int | None = None, step: int = 1) -> builtins.range:
     """Return a range that is unrolled while tracing: its index is a Python int in the body.
 
-    Raises `LanguageError` for a bound that only the device knows.
+    Raises `LanguageError` for a bound that is a device value.
     """
     for bound in (start, stop, step):
         if isinstance(bound, Scalar):

@@ -27,11 +27,11 @@ def _as_layout(layout: Any) -> Layout | ComposedLayout:
 def shared(element: Any, layout: Any, *, alignment: int = SHARED_ALIGNMENT) -> Tensor:
     """Make a tensor in the block's shared memory, with undefined contents.
 
-    `layout` is a Layout or a shape (then column-major). Tensors whose uses a block-wide barrier separates may get the
-    same bytes. A layout of extents that the launch knows, which it computes from parameters, takes its bytes by itself;
-    it is taken outside of loops and branches. The launch is refused where a block cannot have so much.
+    `layout` is a Layout or a shape (then column-major). Tensors whose uses are separated by a block-wide barrier may
+    share bytes. A layout whose extents the launch computes from parameters gets bytes of its own, and must be made
+    outside of loops and branches. The launch raises an error if a block cannot have that much.
 
-    Raises `LanguageError` for a layout that only the device knows.
+    Raises `LanguageError` for a layout that depends on device values.
     """
     static = _as_layout(layout)
     integer("tw.shared", "alignment", alignment, minimum=1)
@@ -45,8 +45,8 @@ def shared(element: Any, layout: Any, *, alignment: int = SHARED_ALIGNMENT) -> T
 def registers(element: Any, layout: Any) -> Tensor:
     """Make a tensor in the thread's registers, with undefined contents.
 
-    Its indices must be known when loops are unrolled; one that stays dynamic moves the tensor to local memory.
-    Raises `LanguageError` for a dynamic layout.
+    Its indices must be known once loops are unrolled; a dynamic index moves the tensor to local memory. Raises
+    `LanguageError` for a dynamic layout.
     """
     static = _as_layout(layout)
     return Tensor(allocate(Space.REGISTER, dtype(element), cosize(static), VECTOR_BYTES), static)
@@ -55,9 +55,9 @@ def registers(element: Any, layout: Any) -> Tensor:
 def fragment_like(tensor: Any, element: Any = None) -> Tensor:
     """Make a register tensor with the shape of another tensor or layout, compact.
 
-    The modes keep the order of the other's strides, so that what is contiguous there is contiguous in registers; modes
-    with dynamic strides come behind in their own order, and modes of stride 0 stay at stride 0. The element type is the
-    tensor's own unless given. `make_tensor_like` is another name for it, CuTe's.
+    The modes keep the order of the source's strides, so that contiguous elements stay contiguous in registers; modes
+    with dynamic strides follow in their own order, and modes of stride 0 keep stride 0. The element type is that of the
+    tensor unless given. `make_tensor_like` is CuTe's name for it.
 
     Raises `LanguageError` for a layout without an element type, `LayoutError` for a dynamic shape. Source: CuTe
     `make_tensor_like`.
@@ -71,8 +71,9 @@ make_tensor_like = fragment_like
 def make_fragment_like(tensor: Any, element: Any = None) -> Tensor:
     """Make a register tensor with the shape of another tensor or layout, compact, its mode 0 column-major.
 
-    Mode 0 of a partition holds the values of one instruction, which lie side by side in the fragment however they lie
-    in memory. The other modes keep the order of the other's strides, and those of stride 0 get elements of their own.
+    Mode 0 of a partition holds the values of one instruction, which are contiguous in the fragment whatever their
+    layout in memory. The other modes keep the order of the source's strides, and modes of stride 0 get elements of
+    their own.
 
     Raises as `fragment_like`. Source: CuTe `make_fragment_like`.
     """

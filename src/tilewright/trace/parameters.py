@@ -22,10 +22,10 @@ from tilewright.trace.tracer import Tracer
 
 
 class constexpr:
-    """Annotates a kernel parameter that is known while tracing: `layout: tw.constexpr`.
+    """Annotate a kernel parameter as a compile-time value: `layout: tw.constexpr`.
 
-    Its value (a layout, tiled copy, element type, int, function, ...) must be hashable, and each value makes a
-    specialisation of its own.
+    Its value (a layout, tiled copy, element type, int, function, ...) must be hashable, and each value gets its own
+    specialisation.
     """
 
 

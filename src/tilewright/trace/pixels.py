@@ -121,14 +121,14 @@ def im2col(
     """Return images as matrices of pixels, for convolutions by matrix products (TMA's im2col mode, sm_90).
 
     `x` has the modes (images, space, channels), space being 1 to 3 modes, channels contiguous; the others are ints, or
-    one for each mode of space in the order of `x`. `im2col(...)[r, s]` is a guarded matrix (pixels of the output,
-    channels) for each position of the filter, in which outside of the images `fill` stands, 0 or NaN; its tiles are
-    copied by `tw.atoms.SM90_TMA_LOAD_IM2COL`. `im2col(...).output` are the extents of the output.
+    one for each mode of space in the order of `x`. For each position of the filter, `im2col(...)[r, s]` is a guarded
+    matrix (pixels of the output, channels) that reads as `fill`, 0 or NaN, outside of the images; its tiles are copied
+    by `tw.atoms.SM90_TMA_LOAD_IM2COL`. `im2col(...).output` are the extents of the output.
 
     Law: cols[r, s][(n, p, q), c] == x[n, p * stride + r * dilation - padding, q * stride + s * dilation - padding, c],
     where pixels (n, p, q) are numbered with q the fastest.
 
-    Raises `LanguageError` for a tensor of another form, and for filters that a tensor map does not have.
+    Raises `LanguageError` for a tensor of another form, and for filters that a tensor map cannot describe.
     """
     what: object = x
     if not isinstance(what, Tensor) or isinstance(what, GuardedTensor) or not isinstance(what.engine, BufferEngine):

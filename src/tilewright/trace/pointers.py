@@ -24,8 +24,8 @@ def pointer(address: Any, element: Any, *, align: int | None = None) -> BufferEn
     """Return the memory at an address, as elements of a type: `tw.make_tensor(tw.pointer(address, dtype), layout)`.
 
     `address` is a device int64 or uint64: an element of an array of addresses (`tw.addresses`), or a number argument.
-    It is a multiple of `align` bytes, by default of the element's size, which the caller promises: `tw.copy` takes
-    accesses so wide. The tensor's offsets are computed in int64 unless its layout is static.
+    The caller guarantees that it is a multiple of `align` bytes, by default of the element's size; `tw.copy` uses
+    accesses of up to that width. The tensor's offsets are computed in int64 unless its layout is static.
 
     Raises `LanguageError` for an address of another type, `ArgumentError` for an alignment that is not a power of two
     or narrower than the element.
@@ -62,10 +62,10 @@ def shared_union(*, alignment: int = ROW, **tensors: Any) -> tuple[Tensor, ...]:
 
         stage, out = tw.shared_union(stage=(tw.bfloat16, stages), out=(tw.float32, tile))
 
-    Each is given by name as an element type and a static layout or shape. What is written through one of them
-    overwrites the others; each is written before it is read, after a barrier: the simulator reports reads of what was
-    written through another one (`uninitialised-read`), and accesses that no barrier separates (`race`). To see the same
-    bits in another type, use `t.recast(dtype)`.
+    Each is described by name as an element type and a static layout or shape. A write through one of them overwrites
+    the others, so write each before it is read, after a barrier: the simulator reports reads of data written through
+    another one (`uninitialised-read`), and accesses without a barrier between them (`race`). To read the same bits as
+    another type, use `t.recast(dtype)`.
 
     Raises `LanguageError` for fewer than two tensors and for a dynamic layout, `ArgumentError` for other descriptions.
     """

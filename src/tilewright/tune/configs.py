@@ -19,12 +19,12 @@ LAUNCH_OPTIONS = ("min_blocks",)
 class Config:
     """Values for the parameters of a kernel or of a launching function, by name, and how to launch with them.
 
-    `Config({"BM": 128}, BK=8)` and `Config(BM=128, BK=8)` say the same. `grid` and `block` are what `kernel[grid,
-    block]` takes, or functions of all arguments by name, the values of the config among them; they count where the
-    call itself names none. `min_blocks` is that of `kernel.configure`. `pre_hook`, a function
-    of the same names, runs on the host before each call with this config.
+    `Config({"BM": 128}, BK=8)` and `Config(BM=128, BK=8)` are the same. `grid` and `block` are what `kernel[grid,
+    block]` takes, or functions of all arguments by name, including the values of the config; they apply if the call
+    itself gives none. `min_blocks` is that of `kernel.configure`. `pre_hook`, a function of the same names, runs on the
+    host before each call with this config.
 
-    Raises `ArgumentError` for a value that cannot be hashed, and for an option that no GPU can do.
+    Raises `ArgumentError` for a value that cannot be hashed, and for an option that no GPU supports.
 
     >>> Config({"BM": 128}, BK=8)
     Config(BM=128, BK=8)

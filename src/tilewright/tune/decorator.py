@@ -56,37 +56,38 @@ def autotune(
 
         kernel[lambda meta: meta["A"].shape[0] // meta["BM"], None](C, A)
 
-    The first call with arguments of a kind tries the candidates: the `configs`, or points of a `space`, all of them
-    where there are at most `max_trials`, else a search that `seed` makes reproducible. Kinds differ in the element
-    types, alignments and divisibility of arrays (all that a kernel is specialised on) and in the values of the
-    arguments named in `key`; of an array named there the shape counts. The search ends after `budget` seconds, if
-    something is found by then.
+    The first call with a new kind of arguments tries the candidates: the `configs`, or points of a `space`, all of them
+    if there are at most `max_trials`, else by a search that `seed` makes reproducible. The kind is given by the element
+    types, alignments and divisibility of arrays (all that a kernel is specialised on) and by the values of the
+    arguments named in `key`; for an array named there, by its shape. The search ends after `budget` seconds if it has
+    found a candidate.
 
     Each candidate runs once and is checked before it is timed as `tw.bench.do_bench` does with `warmup` and `rep`
-    milliseconds; those within 5 % of the best run once more, interleaved. What is compared are the arrays that the
-    kernels write (seen while they are traced) or that `outputs` names, and what the function returns. Right is what
-    agrees with `reference`, a function of the same arguments that writes the same outputs; without one, what most
-    candidates agree on. The bound is max |x - y| <= tolerance max |y|, by default 1e-4 in float32, nothing for
-    integers. A candidate that fails or is wrong is left out and listed.
+    milliseconds; those within 5 % of the best run once more, interleaved. The check compares the arrays that the
+    kernels write (as traced) or that `outputs` names, and what the function returns, with `reference`, a function of
+    the same arguments that writes the same outputs; without one, with what most candidates agree on. The bound is max
+    |x - y| <= tolerance max |y|, by default 1e-4 in float32, 0 for integers. A candidate that fails or is wrong is
+    excluded and listed.
 
-    Outputs that candidates read (C = alpha A B + beta C) get their contents back before each run; `restore_value`
-    names others, `reset_to_zero` those that begin with zeros. Afterwards all arrays are as they were, and the call
+    Outputs that candidates read (C = alpha A B + beta C) are restored before each run; `restore_value` names others to
+    restore, `reset_to_zero` those to set to zero. Afterwards all arrays have their original contents, and the call
     itself runs.
 
-    Kernels are compiled ahead in `workers` processes (one a core). Winners are kept in `store`, a file (by default
-    tuning.sqlite in the cache folder, None for this process only), by device, driver, kernel and key. On the
-    simulator, where time means nothing, calls use the first candidate that can be traced; `tune` checks all.
+    Kernels are compiled ahead in `workers` processes (by default one per core). Winners are stored in `store`, a file
+    (by default tuning.sqlite in the cache folder, None for this process only), by device, driver, kernel and key. In
+    the simulator, where times mean nothing, calls use the first candidate that can be traced; `tune` checks all.
 
     With `executor`, workers trace, compile, check and time candidates, a GPU each: any executor of
     `concurrent.futures`, Dask's `Client.get_executor()`, or an object whose `submit(function, *args)` returns such a
     future. A worker gets copies of the arguments, and finds kernel, `reference` and hooks by module and name, or reads
-    the text of their file, where it has another one or none; so these are defined at the top of a file. Times from
-    another GPU or driver than that of the arrays do not count: those candidates go to a worker again. A candidate
-    whose worker dies is tried alone up to three times, then it is listed as failed. `workers` then says how many the
-    executor has, where it does not itself. Executors are seldom made where modules are imported: `tune` takes one too.
+    the text of their file, if its own is different or missing; so define these at the top of a file. Times from a GPU
+    or driver other than that of the arrays are discarded, and those candidates are sent to a worker again. A candidate
+    whose worker dies is tried alone up to three times, then it is listed as failed. `workers` then is the number of the
+    executor's workers, if it does not report it. `tune` takes an executor too, for one that is made after the module is
+    imported.
 
-    Raises `ArgumentError` for candidates that do not fit the function and for what cannot be sent, `TuningError` where
-    no candidate can be used or the store cannot.
+    Raises `ArgumentError` for candidates that do not fit the function and for objects that cannot be sent,
+    `TuningError` if no candidate or the store cannot be used.
     """
     if (configs is None) == (space is None):
         raise ArgumentError("@tw.autotune takes configs=[...] or space=tw.Space(...), one of them")

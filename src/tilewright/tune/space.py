@@ -38,8 +38,8 @@ class Constraint:
 class Space:
     """All combinations of values that meet the constraints.
 
-    Values of an axis stand in an order in which neighbours behave alike, such as rising sizes: the search steps from
-    one to the next. `where` adds a constraint, a function whose parameters are names of axes::
+    Order the values of an axis so that neighbours behave alike, such as by size: the search steps from one to the next.
+    `where` adds a constraint, a function whose parameters are names of axes::
 
         tw.Space(BM=(64, 128, 256), BN=(64, 128, 256), TM=(4, 8), TN=(4, 8)).where(
             lambda BM, BN, TM, TN: BM * BN // (TM * TN) in (128, 256), "a block has 128 or 256 threads"
@@ -72,7 +72,7 @@ class Space:
         object.__setattr__(self, "constraints", ())
 
     def where(self, holds: Callable[..., object], reason: str | None = None) -> Space:
-        """Return the space with a constraint more; `reason` (its docstring, or its name) says why it has to hold.
+        """Return the space with one more constraint; `reason` (by default its docstring or name) says why it must hold.
 
         Raises `ArgumentError` for a parameter that is not an axis.
         """
@@ -93,11 +93,11 @@ class Space:
 
     @property
     def combinations(self) -> int:
-        """The number of combinations, whether they meet the constraints or not."""
+        """The number of combinations, including those that violate constraints."""
         return math.prod(len(values) for _, values in self.axes)
 
     def as_dict(self, point: Point) -> dict[str, Any]:
-        """Return a point as values by name. Raises `ArgumentError` for what is not a tuple of a value for each axis."""
+        """Return a point as values by name. Raises `ArgumentError` for anything but a tuple of one value per axis."""
         self._check_point("as_dict", point)
         return dict(zip(self.names, point, strict=True))
 
@@ -158,7 +158,7 @@ class Space:
             raise ArgumentError(f"Space.{method}: point is a tuple of a value for each of {axes}, got {given(point)}")
 
     def complain_if_empty(self) -> None:
-        """Raise `ArgumentError` where no point of a space that can be looked through meets the constraints."""
+        """Raise `ArgumentError` if no point of a space that can be enumerated meets the constraints."""
         if self.combinations > _ENUMERABLE or next(iter(self), None) is not None:
             return
         counts: dict[str, int] = {}
