@@ -174,11 +174,10 @@ class Kernel(KernelByName, KernelShown):
         with arrays on a GPU runs on that GPU, and is an error if the target is AMD's. With `cooperative=True` all
         blocks of a launch run at the same time, and a grid that does not fit is an error: for kernels whose blocks wait
         for later ones (`tw.sync_grid` sets it by itself). `cluster` is the number of blocks per cluster, an int or up
-        to three. The blocks of a cluster run at the same time and can access each other's shared memory: 8 on any GPU
-        from sm_90 on, up to 16 where the GPU can place them. With `dependent_launch=True` (from sm_90 on) a launch may
-        begin before the previous one on its stream has ended; the kernel waits for that one by
-        `tw.grid_dependency_wait`. Raises `ArgumentError` for unknown options, and for a target that is unknown or does
-        not support an option.
+        to three; they run at the same time and can access each other's shared memory: 8 on any GPU from sm_90 on, up to
+        16 where the GPU can place them. With `dependent_launch=True` (from sm_90 on) a launch may begin before the
+        previous one on its stream has ended, for which the kernel waits by `tw.grid_dependency_wait`. Raises
+        `ArgumentError` for unknown options, and for a target that is unknown or does not support an option.
         """
         return Kernel(self._code.function, configured(self.options, options), self._bound, self._code, self._further)
 
@@ -571,10 +570,9 @@ def kernel(
 def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1, dependent_launch: bool = False) -> Any:
     """Make a kernel of a function: `@tw.kernel`, or `@tw.kernel(fastmath=True)`.
 
-    The function is traced once for each combination of argument types and compile-time values, a specialisation: its
-    loops over `range` and its branches on device values become loops and branches on the device. Arrays arrive as
-    tensors with dynamic extents and strides, and numbers as device scalars; parameters annotated `tw.constexpr` keep
-    their Python values.
+    The function is traced once for each combination of argument types and compile-time values. Its loops over `range`
+    and its branches on device values become loops and branches on the device. Arrays arrive as tensors with dynamic
+    extents and strides, numbers as device scalars, and parameters annotated `tw.constexpr` as Python values.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -587,9 +585,8 @@ def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1, 
     >>> x
     array([0., 2., 4., 6., 8.], dtype=float32)
 
-    With `fastmath`, division and functions of float32 are approximate: `tw.exp` becomes CUDA's `__expf`. `cluster`, the
-    number of blocks per cluster, and `dependent_launch`, which lets a launch begin early, are options of
-    `Kernel.configure`.
+    With `fastmath`, division and functions of float32 are approximate: `tw.exp` becomes CUDA's `__expf`. `cluster` (the
+    number of blocks per cluster) and `dependent_launch` (a launch begins early) are options of `Kernel.configure`.
     """
     options = Options(fastmath=fastmath, cluster=cluster, dependent_launch=dependent_launch)
     return Kernel(function, options) if function is not ... else lambda target: Kernel(target, options)
