@@ -81,6 +81,17 @@ def test_options_of_kernels_are_refused_for_functions(option: str, tmp_path: Pat
     assert "add is not a kernel: it takes no --grid, --block or --arg" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize(
+    ("function", "kind"), [("def work():\n    yield 1", "generator"), ("async def work():\n    return 1", "coroutine")]
+)
+@pytest.mark.filterwarnings("error")
+def test_what_runs_later_is_not_measured(function: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "later.py").write_text(function + "\n")
+    result = call(f"{tmp_path / 'later.py'}:work", "--backend", "sim")
+    assert result.exit_code == 1
+    assert f"a call of work does no work: it returns a {kind}, which runs later" in result.output
+
+
 def test_a_rung_is_checked_and_counted(rungs: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     result = call("sgemm", "--rungs", "1", "--size", "20x36x24", "--backend", "sim", "-o", str(file))
