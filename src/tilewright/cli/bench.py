@@ -30,7 +30,7 @@ class _Targets(click.Group):
             if ":" not in args[0]:
                 known = ", ".join(sorted(self.commands))
                 raise click.UsageError(f"{args[0]!r} is neither FILE:FUNCTION nor one of {known}", ctx)
-            return "file", file, args
+            return args[0], file, args  # its name in "Usage:", which can be typed as it stands there
         return super().resolve_command(ctx, args)
 
 
@@ -186,7 +186,7 @@ def simulate(as_json: bool, output: Path | None, plot_file: Path | None) -> None
 
 
 @click.command(name="FILE.py:FUNCTION")
-@click.argument("target")
+@click.argument("target", metavar="")
 @click.option("--grid", metavar="X[,Y[,Z]]", help="Blocks of the grid, for a kernel without an example.")
 @click.option("--block", metavar="X[,Y[,Z]]", help="Threads of a block.")
 @click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="float32[2048,2048] or a Python value.")
@@ -214,6 +214,8 @@ def file(
         value = getattr(value, part, None)
     if not callable(value):
         raise click.BadParameter(f"{path} has no function or kernel {name!r}", param_hint="FILE:FUNCTION")
+    if not isinstance(value, Kernel) and (grid or block or arguments):
+        raise click.UsageError(f"{name} is not a kernel: it takes no --grid, --block or --arg")
     chosen = _pick(backend)
 
     def measure(report: Report) -> None:

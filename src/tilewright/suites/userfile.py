@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,13 @@ def measure_function(report: Report, name: str, function: Callable[..., Any]) ->
     except Exception as exception:
         report.rows.append(Row(name, failure=told(exception)))
         return
+    if isinstance(returned, (Generator, Coroutine, AsyncGenerator)):  # its time would be that of making it
+        if isinstance(returned, Coroutine):
+            returned.close()  # Python warns of one that nobody awaited
+        raise ArgumentError(
+            f"a call of {name} does no work: it returns a {type(returned).__name__}, which runs later",
+            help="write a function that runs it to its end",
+        )
     if callable(returned):
         runs: dict[str, Run] = {name: returned}
     elif isinstance(returned, Mapping) and returned and all(callable(run) for run in returned.values()):

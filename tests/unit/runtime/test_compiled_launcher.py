@@ -20,11 +20,12 @@ import pytest
 from tests.helpers.launch_bench import NAMES, SLOTS, Bench, Tensor, arguments, learnt
 from tests.helpers.shown_to_c import why_not_compiled
 
+from tilewright.dtypes import int32
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.runtime import compiled, driver, replays
 from tilewright.runtime.attributes import DEPENDENT
 from tilewright.runtime.driver import EntryPoints, Function
-from tilewright.runtime.launch import Packer, launch_config
+from tilewright.runtime.launch import Packer, PointerSlot, ScalarSlot, launch_config
 from tilewright.runtime.plan import NOT_ASKED
 
 pytestmark = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled launcher: {why_not_compiled()}")
@@ -131,6 +132,18 @@ def test_kinds_that_never_repeat_are_not_collected(bench: Bench) -> None:
     assert bench.compiled(again)
 
 
+def test_a_kind_that_repeats_is_learnt_after_many_that_do_not(bench: Bench) -> None:
+    learnt(bench)
+    for n in range(4200):
+        bench.compiled((Tensor((4, 8 + n), pointer=4096), *arguments()[1:]))
+    late = Tensor((5, 8), pointer=4096), *arguments()[1:]
+    by_c = [bench.compiled(late) for _ in range(100)]
+    assert not any(by_c[:2])  # few are added
+    assert all(by_c[-20:])
+    new = Tensor((6, 8), pointer=4096), *arguments()[1:]
+    assert [bench.compiled(new) for _ in range(2)] == [False, True]
+
+
 # ---- the driver -------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +204,60 @@ def test_errors_of_the_framework_are_raised(bench: Bench) -> None:
     bench._replay = replays.learn(bench, bench.observers, plan, call.kernel, arguments(), values)
     with pytest.raises(Broken):
         bench._replay(arguments(), {})
+
+
+class Interrupting:
+    """Raises `error`, once there is one, wherever Python runs in it."""
+
+    error: type[BaseException] | None = None
+
+    def __call__(self, *args: Any) -> int:
+        if self.error is not None:
+            raise self.error
+        return 7
+
+    def __hash__(self) -> int:
+        return self()
+
+    def __index__(self) -> int:
+        return self()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+@pytest.mark.parametrize("where", ["captures", "constant", "new constant", "values", "reading"])
+def test_what_ends_a_program_is_raised(where: str, error: type[BaseException]) -> None:
+    """Python's launcher meets a usual error again, and says it; an interrupt comes once, and must not be lost."""
+    armed = Interrupting()
+    bench = Bench(("x", "c", "n"), (PointerSlot(0), ScalarSlot(2, int32)), ["c"])
+    args: tuple[Any, ...] = (Tensor((4, 8)), 1 if where in ("captures", "values") else armed, 3)
+    assert [bench.compiled(args) for _ in range(2)] == [False, True]
+    plan, (call, values, _) = bench.signature.read(args)
+    bench.captures.watched, bench.captures._is_as_seen = [1], lambda: where != "captures" or armed() == 7
+    again = replays.again(bench._replay.calls, call.kernel, bench._config, lambda n: 7, lambda values: False)
+    readable = replays.readable(plan, args)
+    assert readable is not None
+    table = compiled.launcher().Calls({}, None, b"\0\1\0")
+    read = compiled.launcher().Read(table, lambda *args: (call, values, ()), *readable)
+    read(*args)
+    launches: dict[str, Any] = {
+        "captures": lambda: bench._replay(args, {}),
+        "constant": lambda: bench._replay(args, {}),
+        "new constant": lambda: bench._replay.calls.add(args, values, call.kernel.form, *readable),
+        "values": lambda: again((4096, armed)),
+        "reading": lambda: bool(read(*args)),
+    }
+    launch = launches[where]
+    assert launch() is True
+    launched, armed.error = len(bench.seen), error
+    if error is ValueError:
+        assert launch() is (where == "reading")  # by Python's function
+    else:
+        with pytest.raises(error):
+            launch()
+    assert len(bench.seen) == launched
 
 
 def test_blocks_that_run_together_are_admitted_for_each_stream(bench: Bench) -> None:

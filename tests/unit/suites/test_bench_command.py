@@ -62,6 +62,36 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["bench", *arguments])
 
 
+def test_usage_of_a_target_can_be_typed(tmp_path: Path) -> None:
+    script = tmp_path / "sums.py"
+    script.write_text("def add():\n    return sum(range(3))\n")
+    target = f"{script}:add"
+    result = call(target, "--no-such-option")
+    assert result.exit_code == 2
+    words = " ".join(result.output.split())
+    assert f"bench {target} [OPTIONS]" in words and f"bench {target} --help'" in words
+    assert call(target, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("option", ["--grid", "--block", "--arg"])
+def test_options_of_kernels_are_refused_for_functions(option: str, tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text("def add():\n    return sum(range(3))\n")
+    result = call(f"{tmp_path / 'sums.py'}:add", option, "3", "--backend", "sim")
+    assert result.exit_code == 2
+    assert "add is not a kernel: it takes no --grid, --block or --arg" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"), [("def work():\n    yield 1", "generator"), ("async def work():\n    return 1", "coroutine")]
+)
+@pytest.mark.filterwarnings("error")
+def test_what_runs_later_is_not_measured(function: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "later.py").write_text(function + "\n")
+    result = call(f"{tmp_path / 'later.py'}:work", "--backend", "sim")
+    assert result.exit_code == 1
+    assert f"a call of work does no work: it returns a {kind}, which runs later" in result.output
+
+
 def test_a_rung_is_checked_and_counted(rungs: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     result = call("sgemm", "--rungs", "1", "--size", "20x36x24", "--backend", "sim", "-o", str(file))

@@ -1,6 +1,7 @@
 /* The kinds of calls of one kernel that were met before, found by what is read of their arguments. */
 #define MAX_ENTRIES 1024 /* kinds of calls of one kernel */
-#define MAX_ADDED 4096   /* kinds added with none met again: such calls do not repeat */
+#define MAX_ADDED 4096   /* kinds added with none met again: such calls seldom repeat, and from there on */
+#define SKIPPED 64       /* one of so many is added, so that calls that repeat later are met */
 #define MAX_READERS 4    /* types of arrays */
 
 /* DLPack's DLTensor and DLPackExchangeAPI, version 1. */
@@ -37,7 +38,7 @@ typedef struct { PyTypeObject *type; ReadArray read; } Reader;
 typedef struct {
     PyObject_HEAD
     PyObject *observers, *captures, *is_constant, *steady; /* `steady`: see gather_constant */
-    Py_ssize_t arity, used, capacity, added;
+    Py_ssize_t arity, used, capacity, added, skipped;
     char is_closed;
     int reader_count;
     Reader readers[MAX_READERS];
@@ -126,10 +127,7 @@ static ReadArray reader_of(const Calls *self, PyTypeObject *type) {
 /* Put an array into what is gathered: all that a kernel is specialised on, or gets passed, and the pointer's alignment. */
 static int gather_array(Gathered *g, PyObject *argument, ReadArray read) {
     Array array = {0};
-    if (read(argument, &array) != 0) {
-        PyErr_Clear(); /* the Python path says it */
-        return 0;
-    }
+    if (read(argument, &array) != 0) return dismiss(); /* the Python path says it */
     if (array.rank < 0 || array.rank > MAX_RANK || g->word_count + 3 + 2 * array.rank > MAX_WORDS) return 0;
     if (array.rank && (array.shape == NULL || array.strides == NULL)) return 0;
     uint64_t pointer = (uint64_t)(uintptr_t)array.data + array.byte_offset, low = pointer & 15, *words = g->words;
@@ -164,7 +162,7 @@ static int gather_constant(const Calls *self, Gathered *g, PyObject *argument) {
     uint64_t word = (uint64_t)(uintptr_t)argument;
     if (type->tp_hash != PyBaseObject_Type.tp_hash && PySet_Contains(self->steady, (PyObject *)type) == 0) {
         word = (uint64_t)PyObject_Hash(argument);
-        if (word == (uint64_t)-1 && PyErr_Occurred()) return PyErr_Clear(), 0;
+        if (word == (uint64_t)-1 && PyErr_Occurred()) return dismiss();
     }
     g->words[g->word_count++] = word;
     g->constants[g->constant_count++] = argument;
@@ -187,7 +185,7 @@ static int is_same(PyObject *known, PyObject *given) {
     return 1;
 }
 
-/* Read the arguments of a call; 0 where there is something that is not known here. */
+/* Read the arguments of a call; 0 where there is something that is not known here, or with an error that stays. */
 static int gather(const Calls *self, PyObject *const *arguments, Py_ssize_t count, Gathered *g) {
     const char *is_constant = PyBytes_AS_STRING(self->is_constant);
     g->word_count = g->value_count = g->constant_count = 0;
@@ -259,7 +257,8 @@ static PyObject *referred(PyObject *reference) {
     return form;
 }
 
-/* Return whether the kernel would be traced as it was: nobody observes launches, and what it captures is the same. */
+/* Return whether the kernel would be traced as it was: nobody observes launches, and what it captures is the same.
+   With 0 there may be an error that stays. */
 static int is_unchanged(const Calls *self) {
     if (PyDict_GET_SIZE(self->observers)) return 0;
     PyObject *watched = PyObject_GetAttr(self->captures, name_watched);
@@ -272,9 +271,7 @@ static int is_unchanged(const Calls *self) {
         count = same == Py_True ? 0 : -1; /* Python's launcher looks closer */
         Py_XDECREF(same);
     }
-    if (count == 0) return 1;
-    PyErr_Clear();
-    return 0;
+    return count == 0 ? 1 : dismiss();
 }
 
 static int add_reader(Calls *self, PyObject *type, PyObject *capsule) {
@@ -301,9 +298,10 @@ static int take_types(Calls *self, PyObject *arrays, PyObject *steady) {
 /* Remember what runs calls like one with these arguments, of which Python read `values`; 0 where that cannot be. */
 static int remember(Calls *self, PyObject *const *arguments, Py_ssize_t count, PyObject *values, PyObject *form) {
     Gathered g;
-    if (self->is_closed || self->added > MAX_ADDED || !gather(self, arguments, count, &g) ||
+    if (self->added > MAX_ADDED && ++self->skipped % SKIPPED) return 0;
+    if (self->is_closed || !gather(self, arguments, count, &g) ||
         g.value_count != PyTuple_GET_SIZE(values))
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     for (Py_ssize_t n = 0; n < g.value_count; n++) { /* another thread may have changed an array meanwhile */
         if (g.values[n].kind != 'p') continue;
         PyObject *value = python_value(&g.values[n]);
@@ -342,7 +340,7 @@ static PyObject *calls_add(Calls *self, PyObject *args) {
     return done < 0 ? NULL : Py_NewRef(done ? Py_True : Py_False);
 }
 
-/* Return a new reference to what was remembered for a call, NULL where there is nothing. */
+/* Return a new reference to what was remembered for a call, NULL where there is nothing, or with an error that stays. */
 static PyObject *met(Calls *self, PyObject *const *arguments, Py_ssize_t count, Gathered *g) {
     if (!self->used || !gather(self, arguments, count, g) || !self->used) return NULL;
     Entry *entry = *place_of(self, g);

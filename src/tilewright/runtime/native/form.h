@@ -58,6 +58,13 @@ static int unfit(const char *what) {
     return -1;
 }
 
+/* Drop an error that Python's launcher will meet as well. One that ends a program, such as KeyboardInterrupt, stays: it
+   comes once. Return 0. */
+static int dismiss(void) {
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+    return 0;
+}
+
 static int take_numbers(PyObject *sequence, int *numbers, Py_ssize_t most, Py_ssize_t *count) {
     *count = PyTuple_GET_SIZE(sequence);
     if (*count > most) return unfit("many parameters");
@@ -306,6 +313,5 @@ static int current_stream(Form *form, uint64_t *stream) {
     if (is_int) *stream = PyLong_AsUnsignedLongLong(number);
     Py_DECREF(number);
     if (is_int && !(*stream == (uint64_t)-1 && PyErr_Occurred())) return 1;
-    PyErr_Clear();
-    return 0;
+    return dismiss();
 }

@@ -21,7 +21,11 @@ typedef struct {
 
 static PyTypeObject *form_type, *calls_type;
 
-static PyObject *told(int launched) { return launched < 0 ? NULL : Py_NewRef(launched ? Py_True : Py_False); }
+/* Return whether there was a launch; NULL where there is an error, as is one that `dismiss` lets stay. */
+static PyObject *told(int launched) {
+    if (launched <= 0 && PyErr_Occurred()) return NULL;
+    return Py_NewRef(launched ? Py_True : Py_False);
+}
 
 static PyObject *replay_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names) {
     Replay *self = (Replay *)callable;
@@ -29,9 +33,9 @@ static PyObject *replay_call(PyObject *callable, PyObject *const *args, size_t f
     if (PyVectorcall_NARGS(flags) != 2 || names != NULL || !PyTuple_Check(args[0]) || !PyDict_Check(args[1]))
         return unfit("called a launcher"), NULL;
     Gathered g;
-    if (PyDict_GET_SIZE(args[1]) || !is_unchanged(calls)) Py_RETURN_FALSE;
+    if (PyDict_GET_SIZE(args[1]) || !is_unchanged(calls)) return told(0);
     Form *form = (Form *)met(calls, PySequence_Fast_ITEMS(args[0]), PyTuple_GET_SIZE(args[0]), &g);
-    if (form == NULL) Py_RETURN_FALSE;
+    if (form == NULL) return told(0);
     uint64_t stream = self->stream;
     int done = self->has_stream ? 1 : current_stream(form, &stream);
     if (done > 0) done = launch(form, self->config, self->head, stream, g.values);
@@ -50,8 +54,7 @@ static int take_value(PyObject *object, Value *value) {
         if (number != NULL) *value = (Value){'i', {.integer = PyLong_AsLongLongAndOverflow(number, &overflow)}};
         Py_XDECREF(number);
     } else *value = (Value){'f', {.real = PyFloat_AsDouble(object)}};
-    if (PyErr_Occurred()) return PyErr_Clear(), 0;
-    return !overflow;
+    return PyErr_Occurred() ? dismiss() : !overflow;
 }
 
 static int launch_again(Replay *self, PyObject *values) {
@@ -73,7 +76,7 @@ static PyObject *again_call(PyObject *callable, PyObject *const *args, size_t fl
     Replay *self = (Replay *)callable;
     if (PyVectorcall_NARGS(flags) != 1 || names != NULL) return unfit("called a launch"), NULL;
     int done = launch_again(self, args[0]);
-    return done ? told(done) : PyObject_CallOneArg(self->python, args[0]);
+    return done || PyErr_Occurred() ? told(done) : PyObject_CallOneArg(self->python, args[0]);
 }
 
 static int take_config(Replay *self, PyObject *calls, PyObject *config, PyObject *head) {
@@ -170,6 +173,7 @@ static PyObject *read_call(PyObject *callable, PyObject *const *args, size_t fla
         Py_DECREF(call);
         return reading;
     }
+    if (PyErr_Occurred()) return NULL;
     reading = PyObject_Vectorcall(self->python, args, (size_t)count, names);
     if (reading != NULL && PyTuple_Check(reading) && names == NULL &&
         remember(calls, args, count, PyTuple_GET_ITEM(reading, 1), PyTuple_GET_ITEM(reading, 0)) < 0)
