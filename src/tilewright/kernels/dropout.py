@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.arguments import number
 from tilewright.errors import ArgumentError, LanguageError
+from tilewright.frames import hiding_frames
 from tilewright.runtime.arrays import describe
 
 _PARTS = 1 << 16  # p is a multiple of one over this
@@ -61,6 +62,7 @@ def _seed(seed: Any) -> Any:
     return seed
 
 
+@hiding_frames
 def dropout(p: float, seed: Any) -> Dropout:
     """Return an epilogue that sets elements of a product's result to zero with probability p, by a seed.
 
