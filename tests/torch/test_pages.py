@@ -14,4 +14,4 @@ def test_programs_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     blocks = [*blocks_of((DOCS / "how_to" / "pytorch_and_jax.md").read_text(encoding="utf-8"))]
     session = Session("pytorch_and_jax", tmp_path, available=frozenset({"PyTorch"}))
-    assert session.run([block for block in blocks if block.language in ("python", "text")]) == 4
+    assert session.run([block for block in blocks if block.language in ("python", "text")]) == 5
