@@ -24,7 +24,10 @@ class Places:
     """
 
     def __init__(self, row: Any, column: Any, batch: Any, zeros: int = 0) -> None:
-        self.row, self.column, self.batch, self.zeros = row, column, batch, zeros
+        self.row: Any = row
+        self.column: Any = column
+        self.batch: Any = batch
+        self.zeros: int = zeros
         self.words: dict[tuple[int, int, int], Any] = {}
 
     def at(self, down: int = 0, along: int = 0) -> Place:
@@ -36,7 +39,9 @@ class Place:
     """One of the places."""
 
     def __init__(self, places: Places, down: int, along: int) -> None:
-        self.places, self.down, self.along = places, down, along
+        self.places: Places = places
+        self.down: int = down
+        self.along: int = along
 
     def bits(self, key: int, seed: Any, mode: str | None, rows: Any) -> Any:
         """Return the 16 random bits of the element, as uint32; `key` tells seeds apart.

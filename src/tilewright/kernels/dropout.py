@@ -26,9 +26,9 @@ class Dropout:
         number("tw.dropout", "p", p, least=0)
         if not p <= 1:
             raise ArgumentError(f"p is a probability, from 0 to 1, got {p}")
-        self.threshold = np.uint32(round(p * _PARTS))
-        self.scale = _PARTS / (_PARTS - int(self.threshold)) if self.threshold < _PARTS else 0.0
-        self.seed = _seed(seed)
+        self.threshold: np.uint32 = np.uint32(round(p * _PARTS))
+        self.scale: float = _PARTS / (_PARTS - int(self.threshold)) if self.threshold < _PARTS else 0.0
+        self.seed: Any = _seed(seed)
 
     @property
     def p(self) -> float:

@@ -61,7 +61,7 @@ class _Template:
     ) -> None:
         self.name = name
         self.build = build
-        self.seeds = tuple(seeds)
+        self.seeds: tuple[_Node, ...] = tuple(seeds)
         self.kinds: tuple[NumberKind, ...] = tuple(kinds)
         self.constants = constants
 
