@@ -157,7 +157,7 @@ def test_dropout_is_not_divided_over_devices() -> None:
     [
         (lambda x: tw.torch.dropout(x, 1.5), "from 0 to 1, got 1.5"),
         (lambda x: tw.torch.matmul(x, x, dropout=-1.0), "from 0 to 1, got -1"),
-        (lambda x: tw.torch.matmul(x, x, dropout=float("nan")), "from 0 to 1, got nan"),
+        (lambda x: tw.torch.matmul(x, x, dropout=float("nan")), "dropout is a number, got"),
         (lambda x: tw.torch.dropout(x, 0.5, seed=torch.zeros(2, dtype=torch.int64)), "one int64"),
         (lambda x: tw.torch.matmul(x, x, dropout=0.5, seed=torch.tensor(1.0)), "one int64"),
         (lambda x: tw.torch.matmul(x.to(torch.int8), x.to(torch.int8), dropout=0.5), "integers"),

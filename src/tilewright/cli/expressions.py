@@ -165,7 +165,7 @@ class _Reader:
             self.take(",")
             numbers.append(self.number())
         self.take(">")
-        return self._call(Swizzle, "Sw", tuple(numbers), {})  # type: ignore[no-any-return]
+        return self._call(Swizzle, "Sw", tuple(numbers), {})  # type: ignore[no-any-return]  # what Sw makes
 
     def number(self) -> Any:
         if self.kind != "number":

@@ -99,7 +99,7 @@ def run_kernel(target: str, texts: Sequence[str], *, quiet: bool, orders: Orders
         with simulate(raise_errors=False, **orders.options()) as run:
             try:
                 with redirect_stdout(sys.stderr if quiet else sys.stdout):
-                    launch.target(*[with_data(argument) for argument in launch.args])  # type: ignore[operator]
+                    launch.target(*[with_data(argument) for argument in launch.args])  # type: ignore[operator]  # called as it is
             except Exception as error:
                 text = raised_in(error, path)
                 if text is None and not isinstance(error, TilewrightError):

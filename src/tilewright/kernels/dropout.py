@@ -23,9 +23,7 @@ class Dropout:
     """
 
     def __init__(self, p: float, seed: Any) -> None:
-        number("tw.dropout", "p", p, least=0)
-        if not p <= 1:
-            raise ArgumentError(f"p is a probability, from 0 to 1, got {p}")
+        check_probability("tw.dropout", "p", p)
         self.threshold: np.uint32 = np.uint32(round(p * _PARTS))
         self.scale: float = _PARTS / (_PARTS - int(self.threshold)) if self.threshold < _PARTS else 0.0
         self.seed: Any = _seed(seed)
@@ -44,6 +42,12 @@ class Dropout:
 
     def __repr__(self) -> str:
         return f"tw.dropout({self.p}, {self.seed if isinstance(self.seed, np.generic) else '<array>'})"
+
+
+def check_probability(function: str, name: str, value: Any) -> None:
+    """Raise `ArgumentError` for an argument that is not a number from 0 to 1."""
+    if not 0 <= number(function, name, value) <= 1:
+        raise ArgumentError(f"{function}: {name} is a probability, from 0 to 1, got {value}")
 
 
 def _seed(seed: Any) -> Any:

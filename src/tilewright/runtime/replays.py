@@ -3,10 +3,10 @@
 The table of a signature (`Calls`) finds what runs a call (`Form`) by what is read of the arguments: types, and of
 arrays the element type, device, shape, strides and the alignment of the pointer. A launcher asks the table first
 (`Replay`), finished functions have pointers at hand already (`Again`), which they read by such a table too (`Read`).
-Each leaves to Python, having launched nothing,
-a call that was not met before, one while launches are observed or after something that the kernel was traced with has
-changed, and one in which arrays share memory or a number does not fit. Python's launcher does all of it, and says what
-is wrong. So nothing is decided in C but that a call is like an earlier one.
+Each leaves some calls to Python, having launched nothing: one that was not met before, one while launches are observed
+or after something that the kernel was traced with has changed, and one in which arrays share memory or a number does
+not fit. Python's launcher does all of it, and says what is wrong. So nothing is decided in C but that a call is like an
+earlier one.
 
 A form belongs to what Python's launcher remembers of a call, and the table refers to it weakly: what is forgotten there
 is not launched any more. The table of a signature that is dropped is closed.

@@ -7,7 +7,7 @@ import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
-from tilewright.kernels.dropout import Dropout
+from tilewright.kernels.dropout import Dropout, check_probability
 from tilewright.torch._dropout_kernel import GROUPS, PERIOD, THREADS, drop_elements
 from tilewright.torch.operators import op
 
@@ -58,11 +58,5 @@ def dropout(
 
     Raises `ArgumentError` for a p that is not from 0 to 1, and for a seed that is not an int or a tensor of one int64.
     """
-    check_probability(p)
+    check_probability("tw.torch.dropout", "p", p)
     return dropout_operator(x, seed_for(seed, x.device), p) if training and p > 0 else x
-
-
-def check_probability(p: float) -> None:
-    """Raise `ArgumentError` for what is not a probability."""
-    if not 0 <= p <= 1:
-        raise ArgumentError(f"p is a probability, from 0 to 1, got {p}")

@@ -9,8 +9,9 @@ import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
+from tilewright.kernels.dropout import check_probability
 from tilewright.torch._activation_kernel import FUNCTIONS, THREADS, TILE, activate, finish
-from tilewright.torch.dropout import check_probability, dropout_operator, seed_for
+from tilewright.torch.dropout import dropout_operator, seed_for
 from tilewright.torch.operators import op
 from tilewright.torch.sharding import Way, partial, shard, sharded_like, sums
 
@@ -351,7 +352,7 @@ def _check(
             'epilogue="swiglu" goes with gate=, and nothing else does',
             help='pass gate=x @ w_gate with epilogue="swiglu"',
         )
-    check_probability(dropout)
+    check_probability("tw.torch.matmul", "dropout", dropout)
     for name, x in (("a", a), ("b", b), ("bias", bias), ("gate", gate), ("residual", residual)):
         if x is None:
             continue

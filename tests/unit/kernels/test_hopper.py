@@ -145,7 +145,7 @@ def test_nothing_spills_beside_scales_of_blocks(name: str, configuration: Hopper
 
 
 def test_scales_of_blocks_prefer_whole_blocks_of_columns() -> None:
-    """The columns of a thread are parts of one block then, or two tiles of K are under way, or one in a cluster."""
+    """Then the columns of a thread are all in one block. The two choices are those that an H100 took least time for."""
     blocks = BLOCKS["rows and blocks"]
     for extents, tile in (((8192, 8192, 8192), (256, 128, 128)), ((128, 7168, 16384), (128, 128, 128))):
         problem = replace(problem_of("e4m3", *extents), blocks=blocks)
