@@ -84,7 +84,8 @@ def one_of(function: str, name: str, value: T, known: tuple[T, ...]) -> T:
 
 def number(function: str, name: str, value: object, *, least: float | None = None, above: float | None = None) -> float:
     """Return an argument that is a real number and not NaN; raise `ArgumentError` for others and out of range."""
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+    # A NaN differs from itself; torch.compile, which traces through here, does not trace math.isnan of a number.
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
         raise ArgumentError(f"{function}: {name} is a number, got {given(value)}")
     found = float(value)
     if least is not None and found < least:
