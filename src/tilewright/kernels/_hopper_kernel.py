@@ -133,7 +133,7 @@ class Works:
 
     def share(self, number, count):
         """Return the tiles of one of `count` roles that take every `count`-th."""
-        found = Works.__new__(Works)
+        found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
         found.block, found.blocks = self.block + number * self.blocks, count * self.blocks
         return found
