@@ -3,8 +3,8 @@
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
 of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Private
 functions and those within others lose their annotations too, and variables in functions theirs; for the rest
-`pyright --verifytypes` asks. Indentation is one space. Every line keeps its number, so that tracebacks of an installed
-package match the repository. C loses comments and indentation. Files are compressed by Zopfli, in the format that every
+`pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go. Every line keeps
+its number, so that tracebacks of an installed package match the repository. C loses comments and indentation. Files are compressed by Zopfli, in the format that every
 reader of zip files knows. The sdist and editable installs hold the files as they are.
 """
 
@@ -193,7 +193,7 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> bytes:
-    """Return a module without comments and docstrings that nobody is shown, thinly indented, each line where it was."""
+    """Return a module without comments, spaces and docstrings that nobody is shown, each line where it was."""
     text = source.decode()
     lines = text.split("\n")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -209,7 +209,7 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         lines[first:last] = [""] * (last - first)
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
-    return thin("\n".join(lines)).encode()
+    return close(thin("\n".join(lines))).encode()
 
 
 def unannotated(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -287,6 +287,29 @@ def thin(text: str) -> str:
         if row not in in_texts and not odd:
             lines[row - 1] = " " * depth + line[depth * _INDENT :]
     return "\n".join(lines)
+
+
+def close(text: str) -> str:
+    """Return a module without the spaces between the words and signs of a line, where they can be told apart."""
+    lines, spaces, depth = text.split("\n"), [], 0
+    before: tokenize.TokenInfo | None = None
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        is_within = before is not None and before.end[0] == token.start[0] and before.string.strip() != ""
+        if before is not None and is_within and depth == 0 and token.string.strip() and can_touch(before, token):
+            spaces.append((before.end, token.start[1]))
+        kind = tokenize.tok_name[token.type]
+        depth += (kind == "FSTRING_START") - (kind == "FSTRING_END")
+        before = token
+    for (row, begin), end in reversed(spaces):
+        lines[row - 1] = lines[row - 1][:begin] + lines[row - 1][end:]
+    return "\n".join(lines)
+
+
+def can_touch(one: tokenize.TokenInfo, other: tokenize.TokenInfo) -> bool:
+    """Say whether two tokens are the same two with nothing between them; words and texts stay apart, as do dots."""
+    edges = one.string[-1], other.string[0]
+    are_words = [edge.isalnum() or edge in "_\"'" for edge in edges]
+    return not all(are_words) and "." not in edges
 
 
 def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Documented]:
