@@ -4,8 +4,9 @@ The examples are packed together, as files alike compress well, and the modules 
 of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Private
 functions and those within others lose their annotations too, and variables in functions theirs; for the rest
 `pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go. Every line keeps
-its number, so that tracebacks of an installed package match the repository. C loses comments and indentation. Files are compressed by Zopfli, in the format that every
-reader of zip files knows. The sdist and editable installs hold the files as they are.
+its number, so that tracebacks of an installed package match the repository. C loses comments and indentation. Files are
+compressed by Zopfli, in the format that every reader of zip files knows. The sdist and editable installs hold the files
+as they are.
 """
 
 from __future__ import annotations
