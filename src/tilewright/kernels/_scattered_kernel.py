@@ -24,9 +24,10 @@ def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, numbe
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 
     P[m, n, r] = sum over k of A[m, k, r] * B[n, k] goes to `slots`, matrices in the memory of the other ranks r, those
-    behind this one in the ring first. `arrived` are what they send, in the order of ranks. `rows` of them are told of
-    at once. `flags` are what the other ranks wait for, in the order of the slots, and `told` what this one waits for:
-    [r, i] of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each slot.
+    behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks. `rows` of them
+    are told of at once. `flags` are what the other ranks wait for, in the order of the slots, and `told` what this one
+    waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each
+    slot.
     """
     m, _, k = plan.tile
     B = once_if_shared(B)
@@ -58,7 +59,7 @@ def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, numbe
             alternate(plan, works, ring, order, sA, sB, sD, D, post, inbox, place)
         else:
             cooperate(plan, works, ring, sA, sB, sD, D, post, inbox, place)
-        if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+        if tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
@@ -88,11 +89,8 @@ class Post:
     def tell(self):
         """Tell of the tile before, if there is one: its stores are awaited."""
         if self.target >= 0:
-            if not self.plan.stores_boxes:
-                tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have stored
             if tw.thread_idx.x % WARPGROUP == 0:
-                if self.plan.stores_boxes:
-                    tw.tma_store_wait(0, read=False)
+                tw.tma_store_wait(0, read=False)
                 place, where = (self.target, self.part), (self.rank, self.part)
                 count_arrival(self.counters, place, self.goal(), self.flags, self.target, where, self.number)
             self.target = tw.int32(-1)
@@ -189,12 +187,8 @@ def alternate(plan, works, ring, order, sA, sB, sD, D, post, inbox, rank):
             order.stores[consumer].wait(parity)
         owner = consumer if plan.own_buffers else 0
         deliver(plan, acc, sD, D, post, inbox, (plan.cluster * row + rank, column, 0), reader, 0, owner)
-        if plan.takes_turns:
-            if plan.rows is not None:
-                tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
-            if tw.thread_idx.x % WARPGROUP == 0:
-                if plan.stores_boxes:
-                    tw.tma_store_wait(0)  # the store has read the buffer
-                order.stores[other].arrive()
+        if plan.takes_turns and tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)  # the store has read the buffer
+            order.stores[other].arrive()
         parity = parity ^ 1
     post.tell()

@@ -75,17 +75,22 @@ class RingFamily:
 
     is_simulated = False  # as the Hopper family of tw.matmul
 
-    def __init__(self, kernel: Kernel, most_alternating: int) -> None:
+    def __init__(self, kernel: Kernel, *, stores_boxes: bool) -> None:
         self.kernel = kernel
-        self._most_alternating = most_alternating  # accumulators of a thread in ping-pong: with more, some are spilled
+        self._stores_boxes = stores_boxes  # whether results have to leave by TMA
 
     def configurations(self, problem: Problem, machine: Machine) -> dict[HopperConfiguration, float]:
         """Return the configurations that take a problem, with the microseconds that are predicted for a product."""
         found: dict[HopperConfiguration, float] = {}
+        are_boxes = problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES and problem.d.dtype.bytes in (2, 4)
+        if self._stores_boxes and not are_boxes:
+            return found
+        # Accumulators of a thread in ping-pong: with more, some are spilled.
+        most = 192 if are_boxes and not self._stores_boxes else 160
         for candidate in Hopper().candidates(problem, machine):
             c, prediction = candidate.configuration, candidate.prediction
             assert isinstance(c, HopperConfiguration), c
-            is_too_large = c.is_ping_pong and c.tile[0] * c.tile[1] > self._most_alternating * WARPGROUP
+            is_too_large = c.is_ping_pong and c.tile[0] * c.tile[1] > most * WARPGROUP
             if prediction is not None and not (c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large):
                 found[c] = prediction.us
         return found
@@ -106,7 +111,8 @@ class RingFamily:
         return kernel[blocks, THREADS], plan_for(problem, c, machine.arch)
 
 
-GATHERED, SCATTERED = RingFamily(matmul_gathered, 192), RingFamily(matmul_scattered, 160)
+GATHERED = RingFamily(matmul_gathered, stores_boxes=False)
+SCATTERED = RingFamily(matmul_scattered, stores_boxes=True)
 
 
 def multiply_gathered(x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange) -> bool:

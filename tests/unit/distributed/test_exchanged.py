@@ -44,7 +44,7 @@ class One(RingFamily):
     is_simulated = True
 
     def __init__(self, kernel: tw.Kernel, configuration: HopperConfiguration) -> None:
-        super().__init__(kernel, 192)
+        super().__init__(kernel, stores_boxes=kernel is matmul_scattered)
         self.configuration = configuration
         self.launched = 0
 
@@ -140,8 +140,8 @@ SCATTERED = {
     "all of the sum": (COOPERATIVE, 2, (130, 72, 72), {"calls": 2, "all": True}, slow),
     "clusters": (CLUSTERS, 2, (130, 136, 136), {}, slow),
     "three ranks": (PING_PONG, 3, (70, 72, 136), {"calls": 3}, slow),
-    "four ranks, odd columns": (COOPERATIVE, 4, (20, 65, 72), {"major": "K"}, slow),
-    "odd columns, ping-pong": (replace(PING_PONG, tile=(128, 64, 64)), 2, (140, 65, 72), {"major": "K"}, slow),
+    "four ranks": (COOPERATIVE, 4, (20, 64, 72), {"major": "K"}, slow),
+    "turns, ping-pong": (replace(PING_PONG, tile=(128, 64, 64)), 2, (140, 72, 72), {"major": "K"}, slow),
     "float16, w along K": (COOPERATIVE, 2, (129, 64, 128), {"dtype": np.float16, "major": "K"}, slow),
 }
 
@@ -165,6 +165,10 @@ def test_what_the_kernel_does_not_take_is_computed_by_launches() -> None:
     with only(COOPERATIVE) as kernel:
         assert all(tw.simulate(ranks=2).run(lambda rank: program(rank, 16, 16, 20)))  # rows of 40 bytes
         assert all(tw.simulate(ranks=2).run(lambda rank: program(rank, 16, 16, 16, dtype=np.float32)))
+    assert not kernel.launched
+    with only(COOPERATIVE, "SCATTERED") as kernel:
+        assert all(tw.simulate(ranks=2).run(lambda rank: scatters(rank, 16, 15, 24, 2)))  # sums of odd rows
+        assert all(tw.simulate(ranks=2).run(lambda rank: scatters(rank, 16, 16, 16, dtype=np.float32)))
     assert not kernel.launched
 
 
