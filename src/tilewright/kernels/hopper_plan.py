@@ -127,6 +127,11 @@ class HopperPlan:
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @property
+    def results(self) -> tuple[int, int]:
+        """The extents of a tile of D: half as many columns as the instructions compute where they are pairs."""
+        return results_of(self.tile, self.epilogue.is_gated, self.is_swapped)
+
+    @property
     def stage_bytes(self) -> int:
         """The bytes of A and B in a stage."""
         m, n, k = self.tile
@@ -175,7 +180,8 @@ class HopperPlan:
         m, n, _ = self.tile
         sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks)
         is_short = sums < ROWS  # two of these under way NVRTC 13.0 ends early (C7517)
-        return self.promotes and not is_short and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+        is_one = m == self.mma.tiler_mn[0]  # the sums of one instruction's rows
+        return self.promotes and is_one and not is_short and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
 
 
 def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:
@@ -193,13 +199,16 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     a, b = (problem.b, problem.a) if swapped else (problem.a, problem.b)
     m, n, k = configuration.own_tile
     groups = 1 if configuration.is_ping_pong else CONSUMERS
-    if m % (ROWS * groups):
-        raise LayoutError(f"a tile of {m} rows is not divided by {groups} x {ROWS} rows of instructions")
+    height, width = results_of((m, n, k), problem.is_gated, swapped)
+    if height % (ROWS * groups):
+        raise LayoutError(f"a tile of {height} rows is not divided by {groups} x {ROWS} rows of instructions")
+    if width % 8:
+        raise LayoutError(f"a tile has {width} pairs of columns, and threads have those of 8 at a time")
     atom = instruction_for(a.dtype, b.dtype, n, (a.major, b.major), problem.compute)
     d = problem.accumulator if splits > 1 else problem.d.dtype
     beside = max(bool(problem.operands or problem.places), len(problem.further)) if splits == 1 else 0
     boxes = not swapped and (splits > 1 or (problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES))
-    columns = _part_columns(n, d.bytes, not swapped and d.bytes in (2, 4), beside)
+    columns = _part_columns(width, d.bytes, not swapped and d.bytes in (2, 4), beside)
     boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
     rows = None if boxes or swapped else _rows(problem.d, columns)
     part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
@@ -219,8 +228,8 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         problem.batch != 1,
         boxes,
         Grouped(configuration.group),
-        _operand_layout(a, (m, k), configuration.stages, 1),
-        _operand_layout(b, (n, k), configuration.stages, configuration.cluster),
+        _operand_layout(a, (m, k), configuration.stages, m // height),
+        _operand_layout(b, (n, k), configuration.stages, configuration.cluster * n // width),
         1,
         groups > 1,
         tile_to_shape(rows_of, (ROWS, columns, groups)),
@@ -233,11 +242,18 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         scale_reads(problem, mma, (m, n), swapped),
     )
     twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
-    several = m * n > ROWS * columns * groups
+    several = height * width > ROWS * columns * groups
     if (boxes and several) or (stages and not several and groups == 1):
         twice = replace(twice, buffers=2) if several else replace(twice, own_buffers=True)
         return twice if twice.shared_bytes + SPARE_BYTES <= arch.shared_bytes_optin else made
     return made
+
+
+def results_of(tile: tuple[int, int, int], is_gated: bool, is_swapped: bool) -> tuple[int, int]:
+    """Return the extents of a tile of D as the kernel sees it: of pairs it has one row or column for two."""
+    m, n, _ = tile
+    halves = 1 + is_gated
+    return (m // halves, n) if is_swapped else (m, n // halves)
 
 
 def _epilogue(problem: Problem, swapped: bool) -> ElementEpilogue:

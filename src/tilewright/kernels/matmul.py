@@ -226,7 +226,7 @@ class Matmul:
         asked_type = None if out_dtype is None else _element_type(out_dtype)
         further = asked(also) if also != () else ()
         _check_also(further, weights)
-        infos += further_infos(further, infos, asked_type, precision, has_epilogue=function is not None)
+        infos += further_infos(further, infos, asked_type, precision, function.function if function else None)
         names += tuple(one.name(place) for place, one in enumerate(further))
         options = Options(
             precision, asked_type, beta != 0, function.function if function else None, len(scaled), further
@@ -386,7 +386,7 @@ def _compute_also(
     """Compute a call with further results, which are made here."""
     _check_also(further, weights)
     infos = tuple(None if x is None else _describe(name, x) for name, x in zip(NAMES, arrays[: OUT + 1], strict=False))
-    made_of = further_infos(further, infos, out_dtype, precision, has_epilogue=found is not None)
+    made_of = further_infos(further, infos, out_dtype, precision, None if found is None else found.function)
     adapter = adapter_for(arrays[0])
     assert adapter is not None
     made = tuple(maker_for(adapter.library, x.shape, x.dtype, x.device)()[0] for x in made_of)
@@ -415,7 +415,13 @@ def forget_plans() -> None:
 
 
 def _arrange(inputs: Inputs, options: Options, weights: WeightFormat | None) -> ArrangedProblem:
-    return arrange_problem(inputs, options) if weights is None else arrange_weights(inputs, options, weights)
+    if weights is None:
+        return arrange_problem(inputs, options)
+    if options.pairs is not None:
+        raise ArgumentError(
+            "the epilogue is tw.gated, and b is quantised weights", help="multiply by weights.dequantised()"
+        )
+    return arrange_weights(inputs, options, weights)
 
 
 def _names(
