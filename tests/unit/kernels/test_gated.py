@@ -252,6 +252,25 @@ def test_each_tile_of_multistage(dtype: Any, pairs: Any, monkeypatch: pytest.Mon
     entry._signature.cache_clear()
 
 
+@pytest.mark.parametrize("pairs", PAIRS)
+@pytest.mark.parametrize("m", [1, 13])
+def test_streaming(m: int, pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, bias = numbers(2, m, 392, dtype=BF16), numbers(2, 2 * 27, 392, dtype=BF16).swapaxes(-1, -2), numbers(2 * 27)
+    drop = tw.dropout(0.3, 3)
+    options: dict[str, Any] = {
+        "bias": bias,
+        "epilogue": tw.gated(lambda gate, up: drop(swish(gate, up)), pairs),
+        "out_dtype": tw.float32,
+    }
+    found = tw.matmul.explain(a, b, **options, arch="sm_80").candidates
+    legal = [c for c in found if c.rejection is None and c.family.name == "streaming"]
+    for c in (legal[0], legal[-1]):
+        monkeypatch.setattr(dispatch, "fastest", lambda *_, c=c: c)
+        entry._signature.cache_clear()
+        near(tw.matmul(a, b, **options), dropped(swished(exact(a, b) + bias, pairs), 0.3, 3))
+    entry._signature.cache_clear()
+
+
 TILES = {
     "cooperative": HopperConfiguration((128, 64, 64), (8, 1), 4),
     "narrow": HopperConfiguration((128, 16, 64), (8, 1), 4),
