@@ -8,7 +8,7 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
 from tilewright.kernels._hopper_results_kernel import Operands, Pieces, finish, results_buffer
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, TURN, WARPGROUP
 
 CONSUMER_REGISTERS = 232
 
@@ -164,9 +164,22 @@ def halves_of(matrix):
     return ((0,), (1,)) if len(matrix.shape) == 4 else ((),)
 
 
+def alternating_tile(plan, matrix, extents, place):
+    """Return a tile of (rows, K) that are `TURN` rows of each matrix of pairs by turns."""
+    (rows, depth, halves, batches), (step, along, partner, further) = matrix.shape, matrix.stride
+    shape, strides = (TURN, halves, rows // TURN, depth, batches), (step, partner, TURN * step, along, further)
+    turns = tw.Tensor(matrix.engine, tw.Layout(shape, strides))
+    (m, k), (row, k_tile, batch) = extents, place
+    where = 0, 0, row, k_tile, matrix_of(matrix, batch) if plan.batched else 0
+    return tw.local_tile(turns, (TURN, 2, m // (2 * TURN), k, 1), where, guard=True)[:, :, :, :, 0]
+
+
 def bring_rows(plan, matrix, smem, place, full):
     """Begin to copy a tile of rows to a stage."""
     (m, _, k), (row, k_tile, batch), halves = plan.tile, place, halves_of(matrix)
+    if len(halves) > 1 and plan.alternates:
+        tw.copy(tw.atoms.SM90_TMA_LOAD, alternating_tile(plan, matrix, (m, k), place), smem, barrier=full)
+        return
     part = m // len(halves), k
     for number, half in enumerate(halves):
         ours = smem if len(halves) == 1 else tw.local_tile(smem, part, (number, 0))

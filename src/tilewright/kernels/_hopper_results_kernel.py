@@ -270,8 +270,11 @@ def total_of(plan, acc, pieces, i, wave, first):
     """Return an accumulator of a wave of instructions, of pairs with its partner.
 
     Partners are in the second half of a tile's columns, as many registers further. Where D^T is computed they are in
-    the second half of its rows: in as many waves further.
+    the second half of its rows, as many waves further, or 8 rows further, of which a thread has two neighbours each.
     """
+    if plan.alternates:
+        gate = 2 * first + 4 * (i // 2) + i % 2
+        return of_part(acc, gate, wave, 0), of_part(acc, gate + 2, wave, 0)
     total = of_part(acc, i, wave, first)
     if not plan.epilogue.is_gated:
         return total

@@ -30,6 +30,7 @@ from tilewright.kernels.hopper_plan import (
     THREADS,
     WARPGROUP,
     HopperConfiguration,
+    may_alternate,
     plan_for,
     results_of,
 )
@@ -257,8 +258,10 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         least = parts * (_LEAST_ROWS if operand.major == "K" else _LEAST_CONTIGUOUS)
         narrow = next(width for width in _NARROW if max(extent, least) <= width)
         for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
-            tile = (narrow, halves * wide) if is_swapped else (wide, narrow)
-            yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
+            heights = [wide * times for times in range(1, halves + 1) if is_swapped or times == 1]
+            for height in heights if not problem.is_gated or may_alternate(problem) else heights[-1:]:
+                tile = (narrow, height) if is_swapped else (height, narrow)
+                yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
     shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else _SHAPES
     if any(x.of == "B" and x.rows == BLOCK for x in problem.blocks):
         # Columns of other tiles are parts of other blocks in each of them: six factors a thread in place of two. At

@@ -32,6 +32,7 @@ CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
 PRODUCER_REGISTERS = 40
 ROWS = 64  # of an instruction
+TURN = 8  # of which a thread has one, and with it the one that is so many rows further
 SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 
 # CuTe's names of the types, and of the instructions: its K and what it sums up in.
@@ -132,6 +133,11 @@ class HopperPlan:
         return results_of(self.tile, self.epilogue.is_gated, self.is_swapped)
 
     @property
+    def alternates(self) -> bool:
+        """Whether rows of D^T's tile are 8 of each matrix of pairs by turns: partners are in one instruction."""
+        return self.epilogue.is_gated and self.is_swapped and self.tile[0] == self.mma.tiler_mn[0]
+
+    @property
     def stage_bytes(self) -> int:
         """The bytes of A and B in a stage."""
         m, n, k = self.tile
@@ -189,7 +195,8 @@ def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -
 
     Raises `LayoutError` where the configuration does not fit the instruction.
     """
-    return _plan(replace(problem, m=1, n=1, k=1, batch=min(problem.batch, 2)), configuration, arch)
+    n = TURN if problem.is_gated and problem.n % TURN == 0 else 1
+    return _plan(replace(problem, m=1, n=n, k=1, batch=min(problem.batch, 2)), configuration, arch)
 
 
 @lru_cache(maxsize=4096)
@@ -200,7 +207,10 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     m, n, k = configuration.own_tile
     groups = 1 if configuration.is_ping_pong else CONSUMERS
     height, width = results_of((m, n, k), problem.is_gated, swapped)
-    if height % (ROWS * groups):
+    alternates = problem.is_gated and swapped and m == ROWS * groups
+    if alternates and not may_alternate(problem):
+        raise LayoutError(f"rows of pairs alternate by {TURN}, where K is contiguous and N a multiple of {TURN}")
+    if height % (ROWS // (1 + alternates) * groups):
         raise LayoutError(f"a tile of {height} rows is not divided by {groups} x {ROWS} rows of instructions")
     if width % 8:
         raise LayoutError(f"a tile has {width} pairs of columns, and threads have those of 8 at a time")
@@ -212,6 +222,8 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
     rows = None if boxes or swapped else _rows(problem.d, columns)
     part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
+    if alternates:  # of 16 rows that a warp has, 8 are results: those of this instruction's fragments
+        part = make_tiled_mma(atoms.SM80_8x8x4_F64F64F64F64_TN, (4, 1, 1), (ROWS // 2, columns, 4))
     stages = boxes or rows is not None
     rows_of = _k_major(d, columns) if stages else Layout((8, columns), (columns, 1))
     write = atoms.SM90_U32x4_STSM_N if stages and d.bytes == 2 and columns % 16 == 0 else UniversalCopy(2 * d.bits)
@@ -228,7 +240,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         problem.batch != 1,
         boxes,
         Grouped(configuration.group),
-        _operand_layout(a, (m, k), configuration.stages, m // height),
+        _operand_layout(a, (m, k), configuration.stages, 1 if alternates else m // height),
         _operand_layout(b, (n, k), configuration.stages, configuration.cluster * n // width),
         1,
         groups > 1,
@@ -254,6 +266,11 @@ def results_of(tile: tuple[int, int, int], is_gated: bool, is_swapped: bool) -> 
     m, n, _ = tile
     halves = 1 + is_gated
     return (m // halves, n) if is_swapped else (m, n // halves)
+
+
+def may_alternate(problem: Problem) -> bool:
+    """Return whether a tensor map can have rows of both matrices of pairs by turns."""
+    return problem.b.major == "K" and problem.n % TURN == 0
 
 
 def _epilogue(problem: Problem, swapped: bool) -> ElementEpilogue:

@@ -280,6 +280,8 @@ TILES = {
     "ping-pong": HopperConfiguration((64, 128, 64), (8, 1), 4, is_ping_pong=True),
     "transposed": HopperConfiguration((16, 256, 64), (1, 8), 4, is_swapped=True),
     "transposed ping-pong": HopperConfiguration((8, 128, 64), (1, 8), 4, is_ping_pong=True, is_swapped=True),
+    "transposed by turns": HopperConfiguration((16, 128, 64), (1, 8), 4, is_swapped=True),
+    "transposed by turns, ping-pong": HopperConfiguration((16, 64, 64), (1, 8), 4, is_ping_pong=True, is_swapped=True),
     "splits in a cluster": HopperConfiguration((128, 64, 64), (8, 1), 3, splits=2, adds_in_cluster=True),
 }
 
@@ -290,6 +292,7 @@ TILES = {
 def test_warpgroups(name: str, layout: str) -> None:
     """Rows of b are read in place, and columns too if they are halves; neighbours along a row are packed."""
     m, n = (7, 140) if "transposed" in name else (140, 7) if name == "narrow" else (150, 168)
+    n += 4 * ("turns" in name)  # which are of 8 rows each
     by, pairs = layout.split(", ")
     a, b = numbers(2, m, 264, dtype=BF16), laid_out(numbers(2, 264, 2 * n, dtype=BF16), by)
     bias, residual, drop = numbers(2 * n), numbers(m, n), tw.dropout(0.3, 3)
@@ -299,6 +302,11 @@ def test_warpgroups(name: str, layout: str) -> None:
         y = drop(swish(gate, up)) + residual
         return y if splits else (y, up)
 
+    if "turns" in name and layout == "rows, halves":
+        with only(TILES[name], 3), pytest.raises(tw.ArgumentError, match="no kernel multiplies") as refused:
+            tw.matmul(a, b, epilogue=tw.gated(swish))
+        assert "rows of pairs alternate by 8" in str(refused.value)
+        return
     with only(TILES[name], 132 if splits else 3) as family:
         epilogue, also = tw.gated(function, pairs), () if splits else ("sum", -1)  # type: ignore[arg-type]
         found = tw.matmul(a, b, bias=bias, epilogue=epilogue, out_dtype=out, also=also)
@@ -310,10 +318,10 @@ def test_warpgroups(name: str, layout: str) -> None:
         near(sums, split(x, pairs)[1].sum(-1))
 
 
-@pytest.mark.parametrize("name", ["cooperative", "transposed"])
+@pytest.mark.parametrize("name", ["cooperative", "transposed", "transposed by turns"])
 def test_warpgroups_with_8_bit_floats_and_scales(name: str) -> None:
     """The sums of 128 elements of K are promoted, those of D^T in two waves."""
-    m, n, small = 7 if name == "transposed" else 130, 140, tw.float8_e4m3fn.numpy
+    m, n, small = 7 if "transposed" in name else 130, 144, tw.float8_e4m3fn.numpy
     tile = replace(TILES[name], tile=(*TILES[name].tile[:2], 128), stages=3)
     a, b = numbers(m, 400, dtype=small), numbers(2 * n, 400, dtype=small).T
     rows, columns = abs(numbers(m, 1)), abs(numbers(1, 2 * n))
@@ -354,6 +362,7 @@ def compiled() -> Iterator[object]:
                         ((128, 256, 64), 2),
                         ((128, 128, 64), 1),
                         ((8, 256, 64), 1),
+                        ((64, 128, 64), 1),
                     )
                     yield pytest.param(name, kind, marks=() if quick else pytest.mark.slow, id=f"{name}, {kind}")
 
@@ -362,12 +371,12 @@ def compiled() -> Iterator[object]:
 def test_nothing_spills(name: str, configuration: HopperConfiguration) -> None:
     """Neither are sums of all columns written, by whatever configuration."""
     assert configuration.splits == 1 or configuration.adds_in_cluster
-    asked = problem(4093, 4095, **MORE[name])
+    asked = problem(4093, 4088, **MORE[name])
     assert isinstance(asked.epilogue, ElementFunction)
     plan, one = plan_for(asked, configuration, H200.arch), np.float32(1)
-    a, d = (tw.spec(tw.bfloat16, (4093, columns, 1), stride=(4096, 1, 0)) for columns in (4091, 4095))
-    b = tw.spec(tw.bfloat16, (4095, 4091, 2, 1), stride=(4096, 1, 4095 * 4096, 0))
-    row = tw.spec(tw.bfloat16, (4093, 4095, 1), stride=(0, 1, 0))
+    a, d = (tw.spec(tw.bfloat16, (4093, columns, 1), stride=(4096, 1, 0)) for columns in (4091, 4088))
+    b = tw.spec(tw.bfloat16, (4088, 4091, 2, 1), stride=(4096, 1, 4088 * 4096, 0))
+    row = tw.spec(tw.bfloat16, (4093, 4088, 1), stride=(0, 1, 0))
     operands = {"bias": [row, row], "c": [d, d], "two more": [d, d]}.get(name, [])
     kernel = matmul_warpgroups.numbered(len(operands)).configure(min_blocks=1)
     if configuration.cluster_size > 1:
