@@ -8,7 +8,7 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
 from tilewright.kernels._hopper_results_kernel import Operands, Pieces, finish, results_buffer
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, TURN, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMERS, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
 
 CONSUMER_REGISTERS = 232
 
@@ -165,13 +165,15 @@ def halves_of(matrix):
 
 
 def alternating_tile(plan, matrix, extents, place):
-    """Return a tile of (rows, K) that are `TURN` rows of each matrix of pairs by turns."""
+    """Return a tile of (rows, K), whose rows alternate: `PAIRED_ROWS` of each matrix of pairs."""
     (rows, depth, halves, batches), (step, along, partner, further) = matrix.shape, matrix.stride
-    shape, strides = (TURN, halves, rows // TURN, depth, batches), (step, partner, TURN * step, along, further)
-    turns = tw.Tensor(matrix.engine, tw.Layout(shape, strides))
+    shape = PAIRED_ROWS, halves, rows // PAIRED_ROWS, depth, batches
+    strides = step, partner, PAIRED_ROWS * step, along, further
+    alternating = tw.Tensor(matrix.engine, tw.Layout(shape, strides))
     (m, k), (row, k_tile, batch) = extents, place
+    tile = PAIRED_ROWS, 2, m // (2 * PAIRED_ROWS), k, 1
     where = 0, 0, row, k_tile, matrix_of(matrix, batch) if plan.batched else 0
-    return tw.local_tile(turns, (TURN, 2, m // (2 * TURN), k, 1), where, guard=True)[:, :, :, :, 0]
+    return tw.local_tile(alternating, tile, where, guard=True)[:, :, :, :, 0]
 
 
 def bring_rows(plan, matrix, smem, place, full):

@@ -32,7 +32,7 @@ CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
 PRODUCER_REGISTERS = 40
 ROWS = 64  # of an instruction
-TURN = 8  # of which a thread has one, and with it the one that is so many rows further
+PAIRED_ROWS = 8  # a thread that has a row of an instruction has the one that is so many rows further
 SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 
 # CuTe's names of the types, and of the instructions: its K and what it sums up in.
@@ -134,7 +134,7 @@ class HopperPlan:
 
     @property
     def alternates(self) -> bool:
-        """Whether rows of D^T's tile are 8 of each matrix of pairs by turns: partners are in one instruction."""
+        """Whether the rows of D^T's tile alternate, 8 of each matrix of pairs: partners are in one instruction."""
         return self.epilogue.is_gated and self.is_swapped and self.tile[0] == self.mma.tiler_mn[0]
 
     @property
@@ -195,7 +195,7 @@ def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -
 
     Raises `LayoutError` where the configuration does not fit the instruction.
     """
-    n = TURN if problem.is_gated and problem.n % TURN == 0 else 1
+    n = PAIRED_ROWS if problem.is_gated and problem.n % PAIRED_ROWS == 0 else 1
     return _plan(replace(problem, m=1, n=n, k=1, batch=min(problem.batch, 2)), configuration, arch)
 
 
@@ -209,7 +209,8 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     height, width = results_of((m, n, k), problem.is_gated, swapped)
     alternates = problem.is_gated and swapped and m == ROWS * groups
     if alternates and not may_alternate(problem):
-        raise LayoutError(f"rows of pairs alternate by {TURN}, where K is contiguous and N a multiple of {TURN}")
+        rows = PAIRED_ROWS
+        raise LayoutError(f"rows of pairs alternate by {rows}, where K is contiguous and N a multiple of {rows}")
     if height % (ROWS // (1 + alternates) * groups):
         raise LayoutError(f"a tile of {height} rows is not divided by {groups} x {ROWS} rows of instructions")
     if width % 8:
@@ -269,8 +270,8 @@ def results_of(tile: tuple[int, int, int], is_gated: bool, is_swapped: bool) -> 
 
 
 def may_alternate(problem: Problem) -> bool:
-    """Return whether a tensor map can have rows of both matrices of pairs by turns."""
-    return problem.b.major == "K" and problem.n % TURN == 0
+    """Return whether a tensor map can have alternating rows of both matrices of pairs."""
+    return problem.b.major == "K" and problem.n % PAIRED_ROWS == 0
 
 
 def _epilogue(problem: Problem, swapped: bool) -> ElementEpilogue:

@@ -280,8 +280,10 @@ TILES = {
     "ping-pong": HopperConfiguration((64, 128, 64), (8, 1), 4, is_ping_pong=True),
     "transposed": HopperConfiguration((16, 256, 64), (1, 8), 4, is_swapped=True),
     "transposed ping-pong": HopperConfiguration((8, 128, 64), (1, 8), 4, is_ping_pong=True, is_swapped=True),
-    "transposed by turns": HopperConfiguration((16, 128, 64), (1, 8), 4, is_swapped=True),
-    "transposed by turns, ping-pong": HopperConfiguration((16, 64, 64), (1, 8), 4, is_ping_pong=True, is_swapped=True),
+    "transposed, alternating": HopperConfiguration((16, 128, 64), (1, 8), 4, is_swapped=True),
+    "transposed, alternating, ping-pong": HopperConfiguration(
+        (16, 64, 64), (1, 8), 4, is_ping_pong=True, is_swapped=True
+    ),
     "splits in a cluster": HopperConfiguration((128, 64, 64), (8, 1), 3, splits=2, adds_in_cluster=True),
 }
 
@@ -292,7 +294,7 @@ TILES = {
 def test_warpgroups(name: str, layout: str) -> None:
     """Rows of b are read in place, and columns too if they are halves; neighbours along a row are packed."""
     m, n = (7, 140) if "transposed" in name else (140, 7) if name == "narrow" else (150, 168)
-    n += 4 * ("turns" in name)  # which are of 8 rows each
+    n += 4 * ("alternating" in name)  # which are of 8 rows each
     by, pairs = layout.split(", ")
     a, b = numbers(2, m, 264, dtype=BF16), laid_out(numbers(2, 264, 2 * n, dtype=BF16), by)
     bias, residual, drop = numbers(2 * n), numbers(m, n), tw.dropout(0.3, 3)
@@ -302,7 +304,7 @@ def test_warpgroups(name: str, layout: str) -> None:
         y = drop(swish(gate, up)) + residual
         return y if splits else (y, up)
 
-    if "turns" in name and layout == "rows, halves":
+    if "alternating" in name and layout == "rows, halves":
         with only(TILES[name], 3), pytest.raises(tw.ArgumentError, match="no kernel multiplies") as refused:
             tw.matmul(a, b, epilogue=tw.gated(swish))
         assert "rows of pairs alternate by 8" in str(refused.value)
@@ -318,7 +320,7 @@ def test_warpgroups(name: str, layout: str) -> None:
         near(sums, split(x, pairs)[1].sum(-1))
 
 
-@pytest.mark.parametrize("name", ["cooperative", "transposed", "transposed by turns"])
+@pytest.mark.parametrize("name", ["cooperative", "transposed", "transposed, alternating"])
 def test_warpgroups_with_8_bit_floats_and_scales(name: str) -> None:
     """The sums of 128 elements of K are promoted, those of D^T in two waves."""
     m, n, small = 7 if "transposed" in name else 130, 144, tw.float8_e4m3fn.numpy
