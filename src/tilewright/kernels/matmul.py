@@ -129,7 +129,8 @@ class Matmul:
         needs a value while it is traced (in `if`, as an exponent, for math.sqrt, in a function of another package) does
         each value compile its own kernel. Python calls it as `epilogue(accumulator)`, so functools.partial(f, scale=y)
         calls f(accumulator, scale=element). `if` and loops on device values need a function made with def, as
-        `tw.function` does. `tw.dropout(p, seed)` is an epilogue, and may be called in one.
+        `tw.function` does. `tw.dropout(p, seed)` is an epilogue, and may be called in one. `tw.gated(f, pairs)` is one
+        that takes the accumulators of two columns of `b`: the result has half as many.
 
         **also** requests more results, which follow this one in a tuple: a list of element types, for results of the
         same shape, and of pairs of an operation ("sum", "max", "min", "amax") and an axis (-1, -2), for reductions of
