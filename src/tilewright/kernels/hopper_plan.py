@@ -209,8 +209,9 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     height, width = results_of((m, n, k), problem.is_gated, swapped)
     alternates = problem.is_gated and swapped and m == ROWS * groups
     if alternates and not may_alternate(problem):
-        rows = PAIRED_ROWS
-        raise LayoutError(f"rows of pairs alternate by {rows}, where K is contiguous and N a multiple of {rows}")
+        raise LayoutError(
+            f"rows of pairs alternate by {PAIRED_ROWS}, where K is contiguous and N a multiple of {PAIRED_ROWS}"
+        )
     if height % (ROWS // (1 + alternates) * groups):
         raise LayoutError(f"a tile of {height} rows is not divided by {groups} x {ROWS} rows of instructions")
     if width % 8:
