@@ -334,7 +334,11 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
         node
         for node in documented
         if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node)))
-        and (isinstance(node, ast.Module) or has_plain_decorators(node))
+        and (
+            isinstance(node, ast.Module)
+            or has_plain_decorators(node)
+            or (stem.startswith("_") and is_device_code(node))
+        )
     ]
 
 
@@ -342,6 +346,11 @@ def has_plain_decorators(node: ast.FunctionDef | ast.ClassDef) -> bool:
     """Say whether no decorator may do something with a docstring."""
     names = {part.id for decorator in node.decorator_list for part in ast.walk(decorator) if isinstance(part, ast.Name)}
     return names <= _PLAIN_DECORATORS
+
+
+def is_device_code(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Say whether a function is traced into kernels, or is one."""
+    return [ast.unparse(decorator) for decorator in node.decorator_list] in (["tw.function"], ["tw.kernel"])
 
 
 _PLAIN_DECORATORS = {"cache", "cached_property", "contextmanager", "dataclass", "lru_cache", "property", "staticmethod"}
