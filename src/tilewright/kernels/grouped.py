@@ -10,6 +10,7 @@ from typing import Any, Literal  # Any: arrays of any library
 import numpy as np
 
 from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.arguments import one_of
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ArgumentError
@@ -75,10 +76,17 @@ class Matrix:
         return kind(i.pointer, self.shape, self.strides, i.dtype, i.device, i.writable, owner, i.stream)
 
 
-@repeating("out_dtype", "precision")
+@repeating("out_dtype", "precision", "fill")
 @handing_over
 def grouped_matmul(
-    a: Any, b: Any, offsets: Any = None, *, out: Any = None, out_dtype: Any = None, precision: str | None = None
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    fill: bool = True,
 ) -> Any:
     """Multiply groups of matrices in one launch: those of ragged experts, or lists of any shapes.
 
@@ -101,8 +109,8 @@ def grouped_matmul(
 
     Offsets on a GPU are read by the kernel only. An offset below the previous one counts as the previous one, and one
     past the end as the end, so nothing is written out of bounds; offsets on the host that decrease or pass the end
-    raise an error. Indices after the last offset belong to no group, and their results are 0. A group may be empty; a
-    product with K = 0 is 0.
+    raise an error. Indices after the last offset belong to no group, and their results are 0, or with `fill=False` not
+    written. A group may be empty; a product with K = 0 is 0.
 
     Without `offsets`, a and b are lists of matrices of any shapes, of one element type each, and the result is a list;
     `out` is a list then, too.
@@ -114,13 +122,14 @@ def grouped_matmul(
     """
     if offsets is None:
         return _multiply_lists(a, b, out, out_dtype, precision)
-    return _multiply_ragged(a, b, offsets, out, out_dtype, precision)
+    one_of("grouped_matmul", "fill", fill, (True, False))
+    return _multiply_ragged(a, b, offsets, out, out_dtype, precision, fill)
 
 
 # --- ragged modes ----------------------------------------------------------------------------------------------------
 
 
-def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, precision: str | None) -> Any:
+def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, precision: str | None, fills: bool) -> Any:
     infos = {name: _described(name, x) for name, x in (("a", a), ("b", b), ("offsets", offsets))}
     ends = infos["offsets"]
     if ends.rank != 1 or ends.dtype not in (int32, int64):
@@ -150,32 +159,49 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
         d, a_matrix, b_matrix = d.transposed, b_matrix, a_matrix
     along: Ragged = "K" if ragged == "K" else "M"
     if not groups:  # no index belongs to a group
+        if not fills and ragged != "K":
+            return out
         offsets = array_beside(np.zeros(1, np.int32), out)
         b_matrix = replace(b_matrix, shape=(*b_matrix.shape[:2], 1))
     launch = _launch_ragged
     if HOPPER.is_simulated or not isinstance(device, str):
         launch = _launch_warpgroups
-    launch(along, groups, d, a_matrix, b_matrix, offsets, types, machine_of(device))
+    launch((along, fills), groups, d, a_matrix, b_matrix, offsets, types, machine_of(device))
     return out
 
 
 def _launch_warpgroups(
-    ragged: Ragged, groups: int, d: Matrix, a: Matrix, b: Matrix, offsets: Any, types: Types, machine: Machine
+    kind: tuple[Ragged, bool],
+    groups: int,
+    d: Matrix,
+    a: Matrix,
+    b: Matrix,
+    offsets: Any,
+    types: Types,
+    machine: Machine,
 ) -> None:
     """Launch the Hopper kernel where it takes the problem, and the other one elsewhere."""
     operands = a.mapped(), b.mapped(), replace(d.mapped(), major="MN" if d.mapped().major == "K" else "none")
-    problem = RaggedProblem(ragged, *d.shape[:2], a.shape[1], groups, *operands, types)
+    problem = RaggedProblem(kind[0], *d.shape[:2], a.shape[1], groups, *operands, types)
     found = _chosen(HOPPER, problem, machine)
     if found is None or not groups:
-        _launch_ragged(ragged, groups, d, a, b, offsets, types, machine)
+        _launch_ragged(kind, groups, d, a, b, offsets, types, machine)
     else:
         launcher, launched = found
-        launcher(d.view(), a.view(), b.view(), offsets, launched)
+        launcher(d.view(), a.view(), b.view(), offsets, launched if kind[1] else replace(launched, fills=False))
 
 
 def _launch_ragged(
-    ragged: Ragged, groups: int, d: Matrix, a: Matrix, b: Matrix, offsets: Any, types: Types, machine: Machine
+    kind: tuple[Ragged, bool],
+    groups: int,
+    d: Matrix,
+    a: Matrix,
+    b: Matrix,
+    offsets: Any,
+    types: Types,
+    machine: Machine,
 ) -> None:
+    ragged, fills = kind
     operands = (
         a.operand(0 if ragged == "M" else 1),
         b.operand(1 if ragged == "K" else None),
@@ -188,7 +214,7 @@ def _launch_ragged(
     tile_m, tile_n, _ = plan.tile
     rows = -(-m // tile_m) + groups if ragged == "M" else -(-m // tile_m) * groups
     grid = min(rows * -(-n // tile_n), blocks)
-    launched = GroupedPlan(ragged, Groups(), plan)
+    launched = GroupedPlan(ragged, Groups(), plan, fills=fills)
     grouped_tiles.configure(min_blocks=1)[grid, plan.threads](d.view(), a.view(), b.view(), offsets, launched)
 
 
