@@ -240,6 +240,38 @@ class Public:
     }
 
 
+def test_spaces_are_left_out_where_nobody_reads(build: ModuleType) -> None:
+    source = """
+x = a if b else -1; y = [1, 2 .real, "a b" "c"]; z = f"{x = } {y!r: >3}" % (x,)
+
+
+@tw.kernel
+def kernel(a, b):
+    return a + b
+
+
+def plain(a, b = 1, * , c):
+    return 'a' in b, a  [1 : 2] - - \\
+        3
+"""
+    expected = """
+x=a if b else-1;y=[1,2 .real,"a b" "c"];z=f"{x = } {y!r: >3}"%(x,)
+
+
+@tw.kernel
+def kernel(a, b):
+ return a + b
+
+
+def plain(a,b=1,*,c):
+ return 'a' in b,a[1:2]-- \\
+  3
+"""
+    assert build.lean(source.encode(), "tilewright/ir/x.py", frozenset()).decode() == expected
+    assert ast.dump(ast.parse(source)) == ast.dump(ast.parse(expected))
+    assert "x = a if b else -1" in build.lean(source.encode(), "tilewright/language/x.py", frozenset()).decode()
+
+
 def test_c_loses_comments_and_indentation(build: ModuleType) -> None:
     source = b"""/* What it is,
    over lines. */
