@@ -22,9 +22,9 @@ from tilewright.distributed._expert_kernels import (
 from tilewright.distributed.buffers import ExchangeBuffer, Group
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ArgumentError
-from tilewright.kernels.grouped import grouped_matmul
+from tilewright.kernels.grouped import grouped_matmul, types_of_groups
 from tilewright.kernels.results import host_array
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import ArrayInfo, common_device, describe
 from tilewright.runtime.dlpack import row_major
 
 _BLOCKS = 64  # of the kernels that copy: fewer than multiprocessors, so that products run beside them
@@ -148,6 +148,7 @@ def dispatch_grouped_matmul(x: Any, w: Any, offsets: Any, out: Any, arrived: Any
     _array(name, "out", out, (buffer.size, buffer.capacity, columns))
     _offsets(name, offsets, rows, buffer)
     _arrived(name, arrived, buffer)
+    _demand_together(x, w, out, offsets, arrived)
     flat = x.reshape(-1)
     with buffer:
         buffer.bound(offsets, rows)
@@ -202,6 +203,7 @@ def grouped_matmul_combine(x: Any, w: Any, arrived: Any, offsets: Any, out: Any,
     _weights(name, w, buffer, depth=depth[0], columns=buffer.width)
     _offsets(name, offsets, rows, buffer)
     _arrived(name, arrived, buffer)
+    _demand_together(x, w, out, offsets, arrived)
     flat = out.reshape(-1)
     with buffer:
         buffer.bound(offsets, rows)
@@ -298,6 +300,17 @@ def _check_on_host(function: str, ends: list[int], rows: int, buffer: ExpertBuff
                 f"{function}: there are {count} rows for rank {rank}, and the buffer's capacity is {buffer.capacity}",
                 help="make a larger buffer on all ranks, or let the router drop rows",
             )
+
+
+def _demand_together(x: Any, w: Any, out: Any, offsets: Any, arrived: Any) -> None:
+    """Raise `ArgumentError` for types that have no product, and for arrays on several devices.
+
+    In the middle of the exchange it would be too late: the other ranks would wait for this one.
+    """
+    names = ("x", "w", "out", "offsets", "arrived")
+    infos = [_info("", name, array) for name, array in zip(names, (x, w, out, offsets, arrived), strict=True)]
+    common_device(infos, names)
+    types_of_groups(infos[0], infos[1], infos[2])
 
 
 def _arrived(function: str, arrived: Any, buffer: ExpertBuffer) -> None:

@@ -137,7 +137,7 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
     if out is not None:
         infos["out"] = _described("out", out)
     device = common_device(list(infos.values()), list(infos))
-    types = _types(infos["a"], infos["b"], infos.get("out"), out_dtype, precision)
+    types = types_of_groups(infos["a"], infos["b"], infos.get("out"), out_dtype, precision)
     shape, total, ragged = _result_of(infos["a"].shape, infos["b"].shape, ends.shape[0])
     if device == "cpu":
         _check_offsets(host_array(offsets, "offsets"), total)
@@ -278,7 +278,7 @@ def _multiply_lists(a: Any, b: Any, out: Any, out_dtype: Any, precision: str | N
         (m, k), (other, n) = infos["a"].shape, infos["b"].shape
         if k != other:
             raise ArgumentError(f"the shapes {(m, k)} and {(other, n)} of product {place} do not fit")
-        types = _types(infos["a"], infos["b"], infos.get("out"), out_dtype, precision)
+        types = types_of_groups(infos["a"], infos["b"], infos.get("out"), out_dtype, precision)
         if out is None:
             adapter = adapter_for(x)
             assert adapter is not None
@@ -427,7 +427,10 @@ def _rejection(plan: Plan, arch: Arch) -> str | None:
     return None
 
 
-def _types(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo | None, out_dtype: Any, precision: str | None) -> Types:
+def types_of_groups(
+    a: ArrayInfo, b: ArrayInfo, out: ArrayInfo | None, out_dtype: Any = None, precision: str | None = None
+) -> Types:
+    """Return the types of grouped products; raise `ArgumentError` for those that have none."""
     try:
         asked = None if out_dtype is None else as_dtype(out_dtype)
     except TypeError as error:

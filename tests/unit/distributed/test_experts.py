@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.slow import rest_is_slow
 from tests.unit.distributed.test_distributed_products import WEAKENED
 
 import tilewright as tw
@@ -96,7 +97,7 @@ RAGGED = {
 QUICK = ("some", "all for one rank, to the last place", "a rank without rows", "int64, odd width, rows behind the last")
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in RAGGED])
+@pytest.mark.parametrize("name", rest_is_slow(RAGGED, *QUICK))
 def test_rows_go_to_their_experts_and_back(name: str) -> None:
     RAGGED[name].demand()
 
@@ -159,7 +160,9 @@ def test_without_anything_left_out_nothing_is_found() -> None:
 
 
 @pytest.mark.parametrize("operation", [dispatches, pytest.param(combines, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("weakened", WEAKENED)
+@pytest.mark.parametrize(
+    "weakened", rest_is_slow(WEAKENED, "tell is relaxed", "wait is relaxed", "no tells", "one slot")
+)
 def test_each_part_of_the_exchange_is_needed(operation: Any, weakened: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weaken, kind = WEAKENED[weakened]
     weaken(monkeypatch)
@@ -274,18 +277,23 @@ OUT, ARRIVED = np.zeros((2, 3, 6), np.float32), np.zeros((2, 1), np.int32)
         ({"out": OUT[:, :2]}, r"out has shape \(2, 2, 6\), and the buffer is for \(2, 3, 6\)"),
         ({"arrived": ARRIVED.astype(np.int64)}, "arrived is an array of int32, got int64"),
         ({"arrived": ARRIVED[:1]}, r"arrived has shape \(1, 1\)"),
+        ({"w": W.astype(np.float16)}, "float32"),
+        ({"out": OUT.astype(np.int32)}, "int32"),
         ({"buffer": lambda rank: rank}, "buffer is an ExpertBuffer, got Rank"),
         ({"buffer": lambda rank: tw.distributed.ExchangeBuffer(rank, (3, 8), np.float32)}, "is an ExpertBuffer, got Ex"),
     ],
-    ids=range(17),
+    ids=range(19),
 )  # fmt: skip
 def test_calls_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
     def main(rank: Rank) -> None:
         given: dict[str, Any] = {"x": X, "w": W, "offsets": ENDS, "out": OUT, "arrived": ARRIVED, **change}
         buffer = given.pop("buffer", lambda rank: ExpertBuffer(rank, 3, 8, np.float32, 1))(rank)
-        dispatch_grouped_matmul(buffer=buffer, **given)
+        try:
+            dispatch_grouped_matmul(buffer=buffer, **given)
+        finally:
+            assert getattr(buffer, "calls", 0) == 0, "the exchange has begun"
 
-    refused(main, f"dispatch_grouped_matmul: .*{message}")
+    refused(main, message)
 
 
 @pytest.mark.parametrize(
