@@ -179,11 +179,11 @@ def test_each_part_of_the_exchange_is_needed(operation: Any, weakened: str, monk
 def on_device(
     monkeypatch: pytest.MonkeyPatch, ends: Sequence[Sequence[int]], rows: int, capacity: int, less: int = 0
 ) -> list[Any]:
-    """Return result and error of each rank where the host reads no offsets, as on a GPU."""
+    """Return result, error and ends of parts of each rank where the host reads no offsets, as on a GPU."""
     monkeypatch.setattr(experts, "_check_on_host", lambda *given: None)
     monkeypatch.setattr(grouped, "_check_offsets", lambda offsets, total: None)
 
-    def main(rank: Rank) -> tuple[Array, str]:
+    def main(rank: Rank) -> tuple[Array, str, Array]:
         to, back = (ExpertBuffer(rank, capacity, 8, np.float32, 1) for _ in range(2))
         x, w, offsets = np.ones((rows, 8), np.float32), np.eye(8, dtype=np.float32)[None], np.array(ends[rank.rank])
         hidden, arrived = np.zeros((2, capacity, 8), np.float32), np.empty((2, 1), np.int32)
@@ -194,8 +194,8 @@ def on_device(
             try:
                 buffer.check()
             except tw.ArgumentError as error:
-                return out[:, 0], str(error)
-        return out[:, 0], ""
+                return out[:, 0], str(error), arrived
+        return out[:, 0], "", arrived
 
     found: list[Any] = tw.simulate(ranks=2).run(main)
     return found
@@ -205,7 +205,8 @@ def test_more_rows_than_the_capacity_are_found_on_the_device(monkeypatch: pytest
     found = on_device(monkeypatch, [[1, 6], [2, 3]], 6, 3)
     np.testing.assert_array_equal(found[0][0], [1, 2, 2, 2, np.nan, np.nan])
     np.testing.assert_array_equal(found[1][0], [1, 1, 2, 0, 0, 0])
-    for _, error in found:  # all ranks learn of it
+    assert [arrived.tolist() for *_, arrived in found] == [[[1], [2]], [[3], [1]]]
+    for _, error, _ in found:  # all ranks learn of it
         assert "rank 0 had 5 rows for one rank, and the capacity is 3" in error
 
 
@@ -224,13 +225,13 @@ def test_offsets_that_fall_or_run_past_the_end_are_bounded_on_the_device(
 ) -> None:
     found = on_device(monkeypatch, [[1, 2], ends], 6, 6)
     np.testing.assert_array_equal(found[1][0], result)
-    for _, error in found:
+    for _, error, _ in found:
         assert "rank 1 had offsets that decrease, or that are not between 0 and its rows" in error
 
 
 def test_results_that_do_not_come_are_nan_and_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = on_device(monkeypatch, [[2, 4], [2, 4]], 4, 3, less=1)
-    for out, error in found:
+    for out, error, _ in found:
         np.testing.assert_array_equal(out, [1, np.nan, 2, np.nan])
         assert "sent back another number of rows than it had got" in error
 
