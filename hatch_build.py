@@ -115,10 +115,11 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def exported(files: dict[str, bytes]) -> frozenset[str]:
-    """Return the names that users of a wheel may meet.
+    """Return the names that users of a wheel may meet, and the files of modules that they reach as attributes.
 
-    They are those that the modules of its packages name, those in `__all__`, the classes that these derive from, and
-    what their functions and methods return.
+    The names are those that the modules of its packages name, those in `__all__`, the classes that these derive from,
+    and what their functions and methods return. The modules are those that packages import as such, as
+    `tilewright.torch` does with `nn`.
     """
     trees = {name: ast.parse(content) for name, content in files.items() if is_ours(name)}
     packages: list[ast.AST] = [tree for name, tree in trees.items() if name.endswith("/__init__.py")]
@@ -138,7 +139,9 @@ def exported(files: dict[str, bytes]) -> frozenset[str]:
             new = led_to(node) & defined.keys() - met
             met |= new
             reached.extend(new)
-    return frozenset(met)
+    imports = [node for tree in packages for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    paths = {f"{(node.module or '').replace('.', '/')}/{alias.name}.py" for node in imports for alias in node.names}
+    return frozenset(met | paths & trees.keys())
 
 
 def is_all(node: ast.Assign) -> bool:
@@ -301,8 +304,7 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
     ]
     if name.startswith(INNER) and name not in SHOWN:
         return documented
-    stem = name.rpartition("/")[2].removesuffix(".py")
-    kept: set[int] = {id(tree)} if shown is None or stem in {"__init__", *shown} else set()
+    kept: set[int] = {id(tree)} if shown is None or name.endswith("/__init__.py") or name in shown else set()
     for statement in tree.body:
         if shown is None or getattr(statement, "name", "") in shown:
             kept |= {id(part) for part in ast.walk(statement)}
