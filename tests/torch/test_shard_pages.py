@@ -28,6 +28,6 @@ def test_commands_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     assert session.run([block for block in blocks if block.language == "python"]) == 1
     commands = [block for block in blocks if block.language == "sh"]
-    assert sum(block.text.count("$ ") for block in commands) == 4
+    assert sum(block.text.count("$ ") for block in commands) == 5
     for block in commands:
         session.type(block.text, f"line {block.line}")
