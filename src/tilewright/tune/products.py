@@ -48,9 +48,9 @@ class Candidates:
     def __init__(
         self, product: Matmul, a: Any, b: Any, options: Mapping[str, Any], by_config: Mapping[Config, Candidate]
     ) -> None:
-        self.product = product
-        self.inputs = (a, b)
-        self.by_config = by_config
+        self.product: Matmul = product
+        self.inputs: tuple[Any, Any] = (a, b)
+        self.by_config: Mapping[Config, Candidate] = by_config
         self._options = {**options, **_addend(options)}
         self._prepared: dict[Config, Callable[[], object]] = {}
         self._planned: Candidate | None = None  # by which calls are planned now
