@@ -20,7 +20,6 @@ from tests.torch import ranks  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tilewright.errors import ArgumentError  # noqa: E402
-from tilewright.torch.exchange import matmul_reduce_scatter_operator  # noqa: E402
 
 Tensor = Any
 
@@ -75,16 +74,6 @@ def scatters(rank: int, size: int, group: Any) -> None:
             y = tw.torch.matmul_all_reduce(a[rank], w[rank], group)
             near(y, sum(s @ t for s, t in zip(a, w, strict=True)))
         near(*(torch.autograd.grad(s, w[rank], torch.ones_like(y))[0] for s in (y, a[rank] @ w[rank])))
-
-
-def scatters_biases(rank: int, size: int, group: Any) -> None:
-    """In graphs each rank adds a bias of its own to its product."""
-    name = (dist.group.WORLD if group is None else group).group_name
-    x, w, bias = (numbers(*shape, seed=rank).requires_grad_() for shape in ((2 * size, 3), (3, 5), (5,)))
-    y = matmul_reduce_scatter_operator(x, w, name, bias)
-    near(y, matmul_reduce_scatter_operator(x, w, name) + sum(numbers(5, seed=n) for n in range(size)))
-    slopes = [numbers(*y.shape, seed=30 + n) for n in range(size)]
-    near(torch.autograd.grad(y, bias, slopes[rank])[0], torch.cat(slopes).sum(0))
 
 
 def other_types(rank: int, size: int, group: Any) -> None:
@@ -142,7 +131,7 @@ def refused(rank: int, size: int, group: Any) -> None:
 
 def main(folder: Path) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
-    for check in (gathers, scatters, scatters_biases, other_types, refused):
+    for check in (gathers, scatters, other_types, refused):
         check(rank, size, None)
 
 

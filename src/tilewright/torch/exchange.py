@@ -27,10 +27,12 @@ def _group_of(name: str) -> Any:
     return dist.distributed_c10d._resolve_process_group(name)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+def _product(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None, is_added: bool = False
+) -> None:
     if 0 not in out.shape:
         precision = precision_of_torch() if a.dtype == torch.float32 else None
-        tilewright.matmul(a, b, out=out, bias=bias, precision=precision)
+        tilewright.matmul(a, b, out=out, beta=int(is_added), bias=bias, precision=precision)
 
 
 def _trade(group: Any, sent: torch.Tensor, to: int, received: torch.Tensor, source: int) -> list[Any]:
@@ -63,18 +65,30 @@ def _gathered_products(
     return [parts.flatten(0, 1), *(y.flatten(0, 1) for y in products)]
 
 
-def _scattered_products(x: torch.Tensor, w: torch.Tensor, group: Any, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return this rank's rows of the sum of all ranks' products, added up in the order of the ranks."""
+def _scattered_products(
+    xs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], group: Any
+) -> torch.Tensor:
+    """Return this rank's rows of the sum of all ranks' products, added up in the order of the ranks.
+
+    A rank may have several products, each with a bias, which it adds up before.
+    """
     rank, size = group.rank(), group.size()
-    parts = x.unflatten(0, (size, -1)) if x.numel() else x.new_empty((size, x.shape[0] // size, *x.shape[1:]))
-    shape = (*parts.shape[1:-1], w.shape[1])
-    products, sums = x.new_empty((size, *shape)), x.new_empty((size, *shape))
+    parts = [
+        x.unflatten(0, (size, -1)) if x.numel() else x.new_empty((size, x.shape[0] // size, *x.shape[1:])) for x in xs
+    ]
+    shape = (*parts[0].shape[1:-1], weights[0].shape[1])
+    products, sums = xs[0].new_empty((size, *shape)), xs[0].new_empty((size, *shape))
+
+    def multiply(place: int, out: torch.Tensor) -> None:
+        for n, (part, w, bias) in enumerate(zip(parts, weights, biases, strict=True)):
+            _product(part[place], w, out, bias, n > 0)
+
     works = []
     for s in range(1, size):
         to, source = (rank + s) % size, (rank - s) % size
-        _product(parts[to], w, products[to], bias)
+        multiply(to, products[to])
         works += _trade(group, products[to], to, sums[source], source)
-    _product(parts[rank], w, sums[rank], bias)
+    multiply(rank, sums[rank])
     for each in works:
         each.wait()
     return sums.sum(0) if size > 1 else sums[0]
@@ -94,8 +108,14 @@ def _gathered_shapes(
     return [rows, *(_gathered_shape(x, w, group) for w in weights)]
 
 
-def _scattered_shape(x: torch.Tensor, w: torch.Tensor, group: str, bias: torch.Tensor | None = None) -> torch.Tensor:
+def _scattered_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
     return x.new_empty((x.shape[0] // _group_of(group).size(), *x.shape[1:-1], w.shape[1]))
+
+
+def _sum_shape(
+    xs: list[torch.Tensor], weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str
+) -> torch.Tensor:
+    return _scattered_shape(xs[0], weights[0], group)
 
 
 def _reduced_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
@@ -117,14 +137,20 @@ def gathered_products_operator(
 
 
 @op("tilewright::matmul_reduce_scatter", shape=_scattered_shape, autocast="lower")
-def matmul_reduce_scatter_operator(
-    x: torch.Tensor, w: torch.Tensor, group: str, bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Multiply, and give each rank its rows of the sum: the operator under `tw.torch.matmul_reduce_scatter`.
+def matmul_reduce_scatter_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+    """Multiply, and give each rank its rows of the sum: the operator under `tw.torch.matmul_reduce_scatter`."""
+    return _scattered_products([x], [w], [None], _group_of(group))
 
-    A bias is the rank's own, and added to its product.
+
+@op("tilewright::scattered_products", shape=_sum_shape)
+def scattered_products_operator(
+    xs: list[torch.Tensor], weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str
+) -> torch.Tensor:
+    """Multiply and add, and give each rank its rows of the sum over all ranks: what graphs are given.
+
+    Biases are the rank's own, one or None for each product.
     """
-    return _scattered_products(x, w, _group_of(group), bias)
+    return _scattered_products(xs, weights, biases, _group_of(group))
 
 
 @op("tilewright::matmul_all_reduce", shape=_reduced_shape, autocast="lower")
@@ -137,7 +163,7 @@ def matmul_all_reduce_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> 
         _product(x, w, y)
         dist.all_reduce(y, group=found)
     else:
-        part = _scattered_products(x.reshape(rows, x.shape[-1]), w, found)
+        part = _scattered_products([x.reshape(rows, x.shape[-1])], [w], [None], found)
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
         gather(y.view(rows, w.shape[1]), part.contiguous(), group=found)
     return y
@@ -161,20 +187,13 @@ def _all_gather_backward(
 
 @matmul_reduce_scatter_operator.backward
 def _reduce_scatter_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    group: str,
-    bias: torch.Tensor | None,
-    needs: frozenset[str],
+    grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, needs: frozenset[str]
 ) -> dict[str, torch.Tensor]:
     columns = [w.mT] if "x" in needs else []
     gathered, *slopes = gathered_products_operator(grad, columns, [None] * len(columns), group)
     found = dict(zip(("x",), slopes, strict=False))
     if "w" in needs:
         found["w"] = _weights_gradient(x, gathered)
-    if bias is not None and "bias" in needs:
-        found["bias"] = gathered.flatten(0, -2).sum(0).to(bias.dtype)
     return found
 
 

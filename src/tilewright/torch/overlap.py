@@ -1,7 +1,7 @@
 """`tw.torch.overlap_products`: a pass of `torch.compile` that puts communication under the products beside it.
 
-    gather(x) @ w1, gather(x) @ w2    ->   gathered_products(x, [w1, w2])
-    scatter(sum over ranks, x @ w)    ->   matmul_reduce_scatter(x, w)
+    gather(x) @ w1, gather(x) @ w2              ->   gathered_products(x, [w1, w2])
+    scatter(sum over ranks, x1 @ w1 + x2 @ w2)  ->   scattered_products([x1, x2], [w1, w2])
 
 The pass sees the graphs that inductor lowers, of the forward and of the backward pass, in which collectives are those
 of `_c10d_functional`. It replaces what it recognises as a whole, and leaves everything else as it is.
@@ -13,7 +13,6 @@ import hashlib
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any  # Any: nodes of torch's graphs, and what they stand for
 
@@ -22,7 +21,7 @@ import torch.distributed as dist
 
 from tilewright._version import __version__
 from tilewright.errors import ArgumentError
-from tilewright.torch.exchange import FLOATS, MOST_MODES, gathered_products_operator, matmul_reduce_scatter_operator
+from tilewright.torch.exchange import FLOATS, MOST_MODES, gathered_products_operator, scattered_products_operator
 from tilewright.torch.products import matmul_operator
 
 _aten = torch.ops.aten
@@ -93,15 +92,15 @@ def overlap_products(*before: Callable[[Any], object]) -> OverlapPass:
         torch.compile(model, options={"post_grad_custom_pre_pass": tw.torch.overlap_products()})
 
     In the graphs of the forward and of the backward pass, it replaces an all-gather whose result is multiplied by
-    weights, and a product whose sum over the ranks is scattered, by the operators under `tw.torch.all_gather_matmul`
-    and `matmul_reduce_scatter`: with `parallelize_module`, those around the layers of `SequenceParallel`,
-    `ColwiseParallel` and `RowwiseParallel`. This is what torch's option `_micro_pipeline_tp` does with symmetric
-    memory. The products become those of `tw.matmul`, whether torch or Tilewright computed them before.
+    weights, and products whose sum over the ranks is scattered, by operators that compute as
+    `tw.torch.all_gather_matmul` and `matmul_reduce_scatter` do: with `parallelize_module`, those around the layers of
+    `SequenceParallel`, `ColwiseParallel` and `RowwiseParallel`. This is what torch's option `_micro_pipeline_tp` does
+    with symmetric memory. The products become those of `tw.matmul`, whether torch or Tilewright computed them before.
 
-    Several products of one gather become one operator, and whatever else reads the gathered tensor gets it from there.
-    Products may have a bias. A pattern is left as it is along the last mode; if an operand depends on the gather; if
-    something else reads a product that is scattered; for operations other than sum and average; for products with
-    another epilogue, `out_dtype` or `precision`; and in groups of one rank.
+    Several products of one gather become one operator, as does a sum of products that is scattered. Whatever else reads
+    the gathered tensor gets it from there. Products may have a bias. A pattern is left as it is along the last mode; if
+    an operand depends on the gather; if something else reads a product that is scattered; for operations other than sum
+    and average; for products with another epilogue, `out_dtype` or `precision`; and in groups of one rank.
 
     >>> import torch, tilewright as tw
     >>> overlap = tw.torch.overlap_products()
@@ -385,44 +384,65 @@ def _behind(operands: Iterable[Any], first: Any, places: dict[Any, int]) -> list
 
 
 def _overlap_scatter(graph: Any, scatter: _Exchange) -> bool:
-    """Replace a scatter of sums and the product that is added up; say whether there is one."""
-    source, bias = scatter.source, None
-    between = [source]
-    if _calls(source, _aten.add.Tensor) and not source.kwargs:
-        added = [x for x in source.args if _value(x) is not None and _value(x).ndim == 1]
-        if len(added) == 1 and _value(added[0]).dtype == _value(source).dtype:
-            (bias,) = added
-            between.append(source.args[0] if source.args[1] is bias else source.args[1])
-    shape = None
-    if _calls(between[-1], *_RESHAPES):
-        shape = list(between[-1].args[1])
-        between.append(between[-1].args[0])
-    product = _product_of(between[-1])
-    if product is None or not all(_reads_only(x, [user]) for user, x in pairwise(between)):
+    """Replace a scatter of sums and the products that are added up; say whether there are any."""
+    source, addends = scatter.source, _Addends([], [], [])
+    if not addends.take(source):
         return False
-    if bias is not None and (product.bias is not None or tuple(_value(bias).shape) != (_value(product.w).shape[1],)):
-        return False
-    depth, width = _value(product.w).shape
-    if _value(source).shape[-1] != width or _value(source).ndim > MOST_MODES:
-        return False
+    products, biases = [product for product, _ in addends.products], [product.bias for product, _ in addends.products]
+    for bias in addends.biases:
+        if None not in biases or tuple(_value(bias).shape) != (_value(source).shape[-1],):
+            return False
+        biases[biases.index(None)] = bias
     begin = scatter.nodes[1]
     with graph.inserting_before(begin):
-        x = product.a if shape is None else _call(graph, _aten.reshape.default, product.a, [*shape[:-1], depth])
-        x = _to_front(graph, x, scatter.mode)
-        y = _call(
-            graph,
-            matmul_reduce_scatter_operator.overload,
-            x,
-            product.w,
-            scatter.group,
-            product.bias if bias is None else bias,
-        )
+        xs = []
+        for product, shape in addends.products:
+            x, depth = product.a, _value(product.w).shape[0]
+            if shape is not None:
+                x = _call(graph, _aten.reshape.default, x, [*shape[:-1], depth])
+            xs.append(_to_front(graph, x, scatter.mode))
+        weights = [product.w for product in products]
+        y = _call(graph, scattered_products_operator.overload, xs, weights, biases, scatter.group)
         y = _from_front(graph, y, scatter.mode)
         if scatter.operation == "avg":
             y = _call(graph, _aten.div.Tensor, y, _given(begin)["group_size"])
     scatter.result.replace_all_uses_with(y)
-    _erase(graph, [*scatter.nodes, *between])
+    _erase(graph, [*scatter.nodes, *addends.nodes])
     return True
+
+
+@dataclass(frozen=True)
+class _Addends:
+    """What a sum adds up: products, each with the shape that it is given, and biases; and the nodes, users first."""
+
+    products: list[tuple[_Product, list[Any] | None]]
+    biases: list[Any]
+    nodes: list[Any]
+
+    def take(self, node: Any) -> bool:
+        """Take a node apart; say whether it is nothing but products and biases that nothing else reads."""
+        self.nodes.append(node)
+        if _calls(node, _aten.add.Tensor) and not node.kwargs:
+            return all(self._take_addend(x, node) for x in node.args)
+        product, shape = _product_of(node), None
+        if product is None and _calls(node, *_RESHAPES):
+            inner, shape = node.args[0], list(node.args[1])
+            product = _product_of(inner) if _reads_only(inner, [node]) else None
+            self.nodes.append(inner)
+        if product is None or _value(node).shape[-1] != _value(product.w).shape[1] or _value(node).ndim > MOST_MODES:
+            return False
+        self.products.append((product, shape))
+        return True
+
+    def _take_addend(self, x: Any, total: Any) -> bool:
+        value, whole = _value(x), _value(total)
+        if value is None or value.dtype != whole.dtype:
+            return False
+        if value.ndim == 1:
+            self.biases.append(x)
+            return True
+        # As text: comparing symbols would fix what they stand for.
+        return str(value.shape) == str(whole.shape) and _reads_only(x, [total]) and self.take(x)
 
 
 def _erase(graph: Any, nodes: Iterable[Any]) -> None:
