@@ -166,7 +166,7 @@ def _plus(x: Tensor, w: Tensor) -> Any:
         *(rows @ w, scattered(w[0] + (y + z), 1)),
         *(
             scattered(torch.addmm(w[1], x[0], w) + w[0]),
-            scattered(x[0] @ w + x[:1, :1, 0]),
+            scattered(x[0] @ w + x[1, :1] @ w),
             scattered(x[1] @ w + x[1, :, :4]),
         ),
     )
