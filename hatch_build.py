@@ -116,10 +116,11 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def exported(files: dict[str, bytes]) -> frozenset[str]:
-    """Return the names that users of a wheel may meet.
+    """Return the names that users of a wheel may meet, and the files of modules that they reach as attributes.
 
-    They are those that the modules of its packages name, those in `__all__`, the classes that these derive from, and
-    what their functions and methods return.
+    The names are those that the modules of its packages name, those in `__all__`, the classes that these derive from,
+    and what their functions and methods return. The modules are those that packages import as such, as
+    `tilewright.torch` does with `nn`.
     """
     trees = {name: ast.parse(content) for name, content in files.items() if is_ours(name)}
     packages: list[ast.AST] = [tree for name, tree in trees.items() if name.endswith("/__init__.py")]
@@ -139,7 +140,9 @@ def exported(files: dict[str, bytes]) -> frozenset[str]:
             new = led_to(node) & defined.keys() - met
             met |= new
             reached.extend(new)
-    return frozenset(met)
+    imports = [node for tree in packages for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    paths = {f"{(node.module or '').replace('.', '/')}/{alias.name}.py" for node in imports for alias in node.names}
+    return frozenset(met | paths & trees.keys())
 
 
 def is_all(node: ast.Assign) -> bool:
@@ -244,7 +247,7 @@ def annotations_of(function: ast.FunctionDef, lines: list[str]) -> list[Cut]:
     a = function.args
     taken = [x for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
     cuts = [(x.lineno, x.col_offset + len(x.arg.encode()), x.annotation) for x in taken if x.annotation is not None]
-    if (returns := function.returns) is not None:
+    if (returns := function.returns) is not None and returns.lineno == returns.end_lineno:
         before = lines[returns.lineno - 1].encode()[: returns.col_offset]
         if b"->" in before:
             cuts.append((returns.lineno, len(before[: before.rindex(b"->")].rstrip()), returns))
@@ -335,20 +338,16 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
     ]
     if name.startswith(INNER) and name not in SHOWN:
         return documented
-    stem = name.rpartition("/")[2].removesuffix(".py")
-    kept: set[int] = {id(tree)} if shown is None or stem in {"__init__", *shown} else set()
+    kept: set[int] = {id(tree)} if shown is None or name.endswith("/__init__.py") or name in shown else set()
     for statement in tree.body:
         if shown is None or getattr(statement, "name", "") in shown:
             kept |= {id(part) for part in ast.walk(statement)}
+    is_private_module = name.rpartition("/")[2].startswith("_")
     return [
         node
         for node in documented
         if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node)))
-        and (
-            isinstance(node, ast.Module)
-            or has_plain_decorators(node)
-            or (stem.startswith("_") and is_device_code(node))
-        )
+        and (isinstance(node, ast.Module) or has_plain_decorators(node) or (is_private_module and is_device_code(node)))
     ]
 
 

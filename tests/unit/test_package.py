@@ -304,6 +304,17 @@ def test_docstrings_of_public_names_stay(build: ModuleType) -> None:
                     assert not [x.name for x in (node, *methods) if id(x) in left_out], name
 
 
+def test_docstrings_of_modules_stay_where_users_reach_the_module(build: ModuleType) -> None:
+    """`help(tw.torch.nn)` has it; of a module that only has the name of something public nobody asks."""
+    files = plain_wheel()
+    shown = build.exported(files)
+    documented = {
+        name: ast.get_docstring(ast.parse(build.lean(files[f"tilewright/{name}.py"], f"tilewright/{name}.py", shown)))
+        for name in ("__init__", "torch/__init__", "torch/nn", "torch/products", "kernels/matmul", "instructions/mma")
+    }
+    assert [name for name, text in documented.items() if text] == ["__init__", "torch/__init__", "torch/nn"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed: pip install pyright")
 def test_types_of_the_wheel_are_complete(build: ModuleType, tmp_path: Path) -> None:
@@ -413,9 +424,9 @@ def _own(
 
 ,
     b = 1,
-)
-
-:
+) -> tuple[
+    int
+]:
     return é
 
 class Shown:

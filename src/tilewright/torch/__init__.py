@@ -19,6 +19,8 @@ from tilewright.torch.losses import cross_entropy as cross_entropy
 from tilewright.torch.moves import permute as permute
 from tilewright.torch.operators import Operator as Operator
 from tilewright.torch.operators import op as op
+from tilewright.torch.overlap import OverlapPass as OverlapPass
+from tilewright.torch.overlap import overlap_products as overlap_products
 from tilewright.torch.patching import PatchReport as PatchReport
 from tilewright.torch.patching import PatchRow as PatchRow
 from tilewright.torch.patching import patch as patch
@@ -39,5 +41,6 @@ __all__ = [
     "matmul", "matmul_operator", "grouped_matmul", "quantized_matmul", "dropout", "softmax", "log_softmax", "rms_norm",
     "layer_norm", "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
     "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "dispatch_grouped_matmul",
-    "grouped_matmul_combine", "SymmetricGroup", "use_symmetric_memory", "nn", "patch", "PatchReport", "PatchRow",
+    "grouped_matmul_combine", "overlap_products", "OverlapPass", "SymmetricGroup", "use_symmetric_memory",
+    "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

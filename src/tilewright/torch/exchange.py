@@ -19,19 +19,21 @@ from tilewright.torch import symmetric
 from tilewright.torch.operators import op
 from tilewright.torch.products import matmul_operator, precision_of_torch
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _agreed: set[tuple[Any, ...]] = set()  # kinds of calls of which all ranks of a group have told that they agree
-_MOST_MODES = 8
+MOST_MODES = 8
 
 
 def _group_of(name: str) -> Any:
     return dist.distributed_c10d._resolve_process_group(name)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def _product(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None, is_added: bool = False
+) -> None:
     if 0 not in out.shape:
         precision = precision_of_torch() if a.dtype == torch.float32 else None
-        tilewright.matmul(a, b, out=out, precision=precision)
+        tilewright.matmul(a, b, out=out, beta=int(is_added), bias=bias, precision=precision)
 
 
 def _trade(group: Any, sent: torch.Tensor, to: int, received: torch.Tensor, source: int) -> list[Any]:
@@ -45,35 +47,49 @@ def _trade(group: Any, sent: torch.Tensor, to: int, received: torch.Tensor, sour
     return found
 
 
-def _gathered_products(x: torch.Tensor, w: torch.Tensor, group: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows of all ranks times w, and those rows."""
+def _gathered_products(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], group: Any
+) -> list[torch.Tensor]:
+    """Return the rows of all ranks, and what they give times each weight, with its bias."""
     rank, size = group.rank(), group.size()
     x = x.contiguous()
     parts = x.new_empty((size, *x.shape))
-    y = x.new_empty((size, *x.shape[:-1], w.shape[1]))
+    products = [x.new_empty((size, *x.shape[:-1], w.shape[1])) for w in weights]
     steps = [((rank - s) % size, (rank + s) % size) for s in range(1, size)]
     works = [_trade(group, x, to, parts[source], source) for to, source in steps]
     parts[rank] = x
-    _product(x, w, y[rank])
-    for (_, source), work in zip(steps, works, strict=True):
+    for source, work in zip((rank, *(source for _, source in steps)), ([], *works), strict=True):
         for each in work:
             each.wait()
-        _product(parts[source], w, y[source])
-    return y.flatten(0, 1), parts.flatten(0, 1)
+        for w, bias, y in zip(weights, biases, products, strict=True):
+            _product(parts[source], w, y[source], bias)
+    return [parts.flatten(0, 1), *(y.flatten(0, 1) for y in products)]
 
 
-def _scattered_products(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return this rank's rows of the sum of all ranks' products, added up in the order of the ranks."""
+def _scattered_products(
+    xs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], group: Any
+) -> torch.Tensor:
+    """Return this rank's rows of the sum of all ranks' products, added up in the order of the ranks.
+
+    A rank may have several products, each with a bias, which it adds up before.
+    """
     rank, size = group.rank(), group.size()
-    parts = x.unflatten(0, (size, -1)) if x.numel() else x.new_empty((size, x.shape[0] // size, *x.shape[1:]))
-    shape = (*parts.shape[1:-1], w.shape[1])
-    products, sums = x.new_empty((size, *shape)), x.new_empty((size, *shape))
+    parts = [
+        x.unflatten(0, (size, -1)) if x.numel() else x.new_empty((size, x.shape[0] // size, *x.shape[1:])) for x in xs
+    ]
+    shape = (*parts[0].shape[1:-1], weights[0].shape[1])
+    products, sums = xs[0].new_empty((size, *shape)), xs[0].new_empty((size, *shape))
+
+    def multiply(place: int, out: torch.Tensor) -> None:
+        for n, (part, w, bias) in enumerate(zip(parts, weights, biases, strict=True)):
+            _product(part[place], w, out, bias, n > 0)
+
     works = []
     for s in range(1, size):
         to, source = (rank + s) % size, (rank - s) % size
-        _product(parts[to], w, products[to])
+        multiply(to, products[to])
         works += _trade(group, products[to], to, sums[source], source)
-    _product(parts[rank], w, sums[rank])
+    multiply(rank, sums[rank])
     for each in works:
         each.wait()
     return sums.sum(0) if size > 1 else sums[0]
@@ -86,13 +102,21 @@ def _gathered_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tenso
     return x.new_empty((x.shape[0] * _group_of(group).size(), *x.shape[1:-1], w.shape[1]))
 
 
-def _gathered_shapes(x: torch.Tensor, w: torch.Tensor, group: str) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = x.shape[0] * _group_of(group).size()
-    return _gathered_shape(x, w, group), x.new_empty((rows, *x.shape[1:]))
+def _gathered_shapes(
+    x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str
+) -> list[torch.Tensor]:
+    rows = x.new_empty((x.shape[0] * _group_of(group).size(), *x.shape[1:]))
+    return [rows, *(_gathered_shape(x, w, group) for w in weights)]
 
 
 def _scattered_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
     return x.new_empty((x.shape[0] // _group_of(group).size(), *x.shape[1:-1], w.shape[1]))
+
+
+def _sum_shape(
+    xs: list[torch.Tensor], weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str
+) -> torch.Tensor:
+    return _scattered_shape(xs[0], weights[0], group)
 
 
 def _reduced_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
@@ -103,20 +127,33 @@ def _reduced_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor
 def all_gather_matmul_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
     """Gather rows and multiply them: the operator under `tw.torch.all_gather_matmul`."""
     found = symmetric.gathered(x, w, _group_of(group))
-    return _gathered_products(x, w, _group_of(group))[0] if found is None else found
+    return _gathered_products(x, [w], [None], _group_of(group))[1] if found is None else found
 
 
 @op("tilewright::gathered_products", shape=_gathered_shapes)
-def gathered_products_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gather rows and multiply them, and return both products and rows: what gradients need."""
-    return _gathered_products(x, w, _group_of(group))
+def gathered_products_operator(
+    x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str
+) -> list[torch.Tensor]:
+    """Gather rows and multiply them by each weight: what gradients need and graphs are given. The rows come first."""
+    return _gathered_products(x, weights, biases, _group_of(group))
 
 
 @op("tilewright::matmul_reduce_scatter", shape=_scattered_shape, autocast="lower")
 def matmul_reduce_scatter_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
     """Multiply, and give each rank its rows of the sum: the operator under `tw.torch.matmul_reduce_scatter`."""
     found = symmetric.scattered(x, w, _group_of(group))
-    return _scattered_products(x, w, _group_of(group)) if found is None else found
+    return _scattered_products([x], [w], [None], _group_of(group)) if found is None else found
+
+
+@op("tilewright::scattered_products", shape=_sum_shape)
+def scattered_products_operator(
+    xs: list[torch.Tensor], weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str
+) -> torch.Tensor:
+    """Multiply and add, and give each rank its rows of the sum over all ranks: what graphs are given.
+
+    Biases are the rank's own, one or None for each product.
+    """
+    return _scattered_products(xs, weights, biases, _group_of(group))
 
 
 @op("tilewright::matmul_all_reduce", shape=_reduced_shape, autocast="lower")
@@ -129,7 +166,7 @@ def matmul_all_reduce_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> 
         _product(x, w, y)
         dist.all_reduce(y, group=found)
     else:
-        part = _scattered_products(x.reshape(rows, x.shape[-1]), w, found)
+        part = _scattered_products([x.reshape(rows, x.shape[-1])], [w], [None], found)
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
         gather(y.view(rows, w.shape[1]), part.contiguous(), group=found)
     return y
@@ -147,7 +184,7 @@ def _all_gather_backward(
     if "x" in needs:
         found["x"] = matmul_reduce_scatter_operator(grad, w.mT, group)
     if "w" in needs:
-        found["w"] = _weights_gradient(gathered_products_operator(x, w[:, :0], group)[1], grad)
+        found["w"] = _weights_gradient(gathered_products_operator(x, [], [], group)[0], grad)
     return found
 
 
@@ -155,11 +192,9 @@ def _all_gather_backward(
 def _reduce_scatter_backward(
     grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, needs: frozenset[str]
 ) -> dict[str, torch.Tensor]:
-    found = {}
-    columns = w.mT if "x" in needs else w.mT[:, :0]
-    slope, gathered = gathered_products_operator(grad, columns, group)
-    if "x" in needs:
-        found["x"] = slope
+    columns = [w.mT] if "x" in needs else []
+    gathered, *slopes = gathered_products_operator(grad, columns, [None] * len(columns), group)
+    found = dict(zip(("x",), slopes, strict=False))
     if "w" in needs:
         found["w"] = _weights_gradient(x, gathered)
     return found
@@ -271,11 +306,11 @@ def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[in
     """Return the name of the group; refuse what one rank can see to be wrong, then what only all can."""
     found = process_group(function, group)
     for name, tensor in (("x", x), ("w", w)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in _FLOATS:
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in FLOATS:
             kind = tensor.dtype if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
             raise ArgumentError(f"{name} is {kind}, and {function} takes tensors of floats")
     assert isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor)
-    if w.ndim != 2 or x.ndim < 2 or x.ndim > _MOST_MODES or x.shape[-1] != w.shape[0]:
+    if w.ndim != 2 or x.ndim < 2 or x.ndim > MOST_MODES or x.shape[-1] != w.shape[0]:
         raise ArgumentError(
             f"x has the shape {tuple(x.shape)} and w {tuple(w.shape)}, and {function} takes (rows, ..., K) and (K, N)"
         )
@@ -300,13 +335,13 @@ def _agree(function: str, group: Any, x: torch.Tensor, shape: Sequence[int]) -> 
     key = (function, group.group_name, tuple(shape), x.dtype, x.device.type)
     if group.size() == 1 or (key in _agreed and x.device.type != "cpu"):
         return
-    ours = torch.tensor([len(shape), _FLOATS.index(x.dtype), *shape, *[-1] * (_MOST_MODES - len(shape))])
+    ours = torch.tensor([len(shape), FLOATS.index(x.dtype), *shape, *[-1] * (MOST_MODES - len(shape))])
     ours = ours.to(x.device)
     all_of = ours.new_empty((group.size(), ours.numel()))
     dist.all_gather(list(all_of.unbind()), ours, group=group)
     told = all_of.tolist()
     if any(row != told[0] for row in told):
-        lines = [f"rank {rank}: {tuple(row[2 : 2 + row[0]])} {_FLOATS[row[1]]}" for rank, row in enumerate(told)]
+        lines = [f"rank {rank}: {tuple(row[2 : 2 + row[0]])} {FLOATS[row[1]]}" for rank, row in enumerate(told)]
         what = "x" if function == "all_gather_matmul" else "rows of x and columns of w"
         raise ArgumentError(f"the ranks call {function} with different shapes of {what}, or types", details=lines)
     _agreed.add(key)

@@ -8,10 +8,12 @@ trials        trace, compile, check and time candidates: one tuning
 keys          what a result holds for: device, source, kind of the arguments
 launching     launch with one config
 sending       functions on their way to another process
+arguments     arguments on their way to another process: arrays with their layout
 workers       what a worker of an executor does: a job, and its report
 executors     one tuning by the workers of an executor
 autotuner     what @tw.autotune makes of a function
 decorator     @tw.autotune
+products      the tuning of one product of matrices
 plans         tune_plan: the best of a grid of parameters for a plan
 """
 

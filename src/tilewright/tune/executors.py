@@ -14,7 +14,7 @@ from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.tune.configs import Config
 from tilewright.tune.results import Trial, Tuning, Verdicts, why_none
 from tilewright.tune.trials import FINALISTS, NEAR
-from tilewright.tune.workers import Candidate, Job, Report, work
+from tilewright.tune.workers import Job, Report, Travelling, work
 
 _TASKS = 8  # of a batch, where an executor does not say how many workers it has
 _TASKS_A_WORKER = 2
@@ -48,7 +48,7 @@ class RemoteTuner:
         self,
         executor: Executor,
         job: Job,
-        candidate: Callable[[Config], Candidate],
+        candidate: Callable[[Config], Travelling],
         device: str | None,
         *,
         budget: float | None,
@@ -65,7 +65,7 @@ class RemoteTuner:
         self._candidate = candidate
         known = workers or getattr(executor, "_max_workers", None)
         self._tasks = _TASKS if not isinstance(known, int) else max(1, known) * _TASKS_A_WORKER
-        self._verdicts = Verdicts(None if job.reference is None else {}, job.tolerance)
+        self._verdicts = Verdicts({} if job.has_reference else None, job.tolerance)
         self._complete = True
         self._order: list[Config] = []  # whichever worker answers first
         self._jobs = 0
@@ -124,7 +124,7 @@ class RemoteTuner:
     def _data(self, configs: Sequence[Config], is_final: bool = False) -> bytes:
         self._jobs += 1
         candidates = [self._candidate(config) for config in configs]
-        return pickle.dumps(self.job.with_candidates(candidates, is_final, self._jobs))
+        return pickle.dumps(self.job.with_candidates(candidates, is_final, self._jobs, self.device))
 
     def _collect(self, bar: Progress) -> None:
         done, _ = wait(self._pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)

@@ -6,7 +6,7 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tilewright._version import __version__
 from tilewright.bench.device import Gpu
@@ -41,12 +41,49 @@ class Candidate:
         return Config(self.values, grid=grid, block=block, pre_hook=hook, **self.options)
 
 
+class Travelling(Protocol):
+    """A candidate as it travels."""
+
+    def config(self) -> Config:
+        """Return the config, in the process that it came to."""
+
+
+class Work(Protocol):
+    """What candidates are tried on, as it travels."""
+
+    def call(self, candidates: Sequence[Any]) -> Call:
+        """Return the call that is tuned, in the process that it came to, with the launches of these candidates."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """What one worker is to do: these candidates on these arguments. With `is_final` the best are compared again.
+    """What one worker is to do: these candidates of some work. With `is_final` the best are compared again.
 
-    `number` makes each job another one, as some executors answer equal calls from memory.
+    `number` makes each job another one, as some executors answer equal calls from memory. `device` is the GPU that
+    times count of, None in the simulator: a worker with another one does not begin.
     """
+
+    name: str
+    work: Work
+    has_reference: bool
+    tolerance: float | None
+    warmup: float
+    rep: float
+    flush: bool = True
+    version: str = __version__
+    device: str | None = None
+    candidates: tuple[Travelling, ...] = ()
+    is_final: bool = False
+    number: int = 0
+
+    def with_candidates(self, candidates: Sequence[Travelling], is_final: bool, number: int, device: str | None) -> Job:
+        """Return the job for some of the candidates."""
+        return replace(self, candidates=tuple(candidates), is_final=is_final, number=number, device=device)
+
+
+@dataclass(frozen=True)
+class KernelWork:
+    """A kernel or a function that launches, with the arguments of a call."""
 
     name: str
     target: Sent
@@ -56,16 +93,24 @@ class Job:
     reset_to_zero: Sequence[str]
     restore_value: Sequence[str] | None
     tolerance: float | None
-    warmup: float
-    rep: float
-    version: str = __version__
-    candidates: tuple[Candidate, ...] = ()
-    is_final: bool = False
-    number: int = 0
 
-    def with_candidates(self, candidates: Sequence[Candidate], is_final: bool, number: int) -> Job:
-        """Return the job for some of the candidates."""
-        return replace(self, candidates=tuple(candidates), is_final=is_final, number=number)
+    def call(self, candidates: Sequence[Candidate]) -> Call:
+        """Return the call, in the process that it came to."""
+        meta = pickle.loads(self.arguments)
+        target = Target(receive(self.target), self.name)
+        reference = None if self.reference is None else receive(self.reference)
+        arrays = arrays_of(meta)
+        return Call(
+            name=self.name,
+            launch=lambda config: target.launch(config, meta, None, None),
+            arrays=arrays,
+            outputs=self.outputs,
+            reset_to_zero=self.reset_to_zero,
+            restore_value=self.restore_value,
+            reference=None if reference is None else lambda: reference(**meta),
+            tolerance=self.tolerance,
+            arch=None if is_simulated(arrays) else arch_of(arrays),
+        )
 
 
 @dataclass(frozen=True)
@@ -89,7 +134,7 @@ def job_of(target: Target, call: Call, meta: Mapping[str, Any], reference: Any, 
     """
     for name, value in meta.items():
         check_pickles(value, f"the argument {name} of {call.name}", "workers get a copy of each argument")
-    return Job(
+    work = KernelWork(
         name=call.name,
         target=send(target.function, f"{call.name}"),
         reference=None if reference is None else send(reference, f"the reference of {call.name}"),
@@ -98,9 +143,8 @@ def job_of(target: Target, call: Call, meta: Mapping[str, Any], reference: Any, 
         reset_to_zero=tuple(call.reset_to_zero),
         restore_value=None if call.restore_value is None else tuple(call.restore_value),
         tolerance=call.tolerance,
-        warmup=warmup,
-        rep=rep,
     )
+    return Job(call.name, work, reference is not None, call.tolerance, warmup, rep)
 
 
 def candidate_of(target: Target, config: Config, meta: Mapping[str, Any], grid: Extent, block: Extent) -> Candidate:
@@ -131,32 +175,26 @@ def work(data: bytes) -> Report:
 
 
 def _report(job: Job) -> Report:
-    meta = pickle.loads(job.arguments)
-    target, reference = Target(receive(job.target), job.name), None if job.reference is None else receive(job.reference)
-    arrays = arrays_of(meta)
-    simulated = is_simulated(arrays)
-    call = Call(
-        name=job.name,
-        launch=lambda config: target.launch(config, meta, None, None),
-        arrays=arrays,
-        outputs=job.outputs,
-        reset_to_zero=job.reset_to_zero,
-        restore_value=job.restore_value,
-        reference=None if reference is None else lambda: reference(**meta),
-        tolerance=job.tolerance,
-        arch=None if simulated else arch_of(arrays),
-    )
+    if job.device is not None:
+        devices = [_named(ordinal) for ordinal in range(driver.device_count())]
+        if job.device not in devices:  # where the call itself may be impossible
+            return Report(devices[0] if devices else None, (), ())
+    call = job.work.call(job.candidates)
+    device = None if call.arch is None else device_name(call.arrays)
+    if job.device is not None and device != job.device:
+        return Report(device, (), ())
     # One process compiles: the other workers of this machine compile as well.
-    tuner = Tuner(call, None if simulated else Gpu(call.ordinal), job.warmup, job.rep, None, 1, progress=False)
+    stopwatch = None if call.arch is None else Gpu(call.ordinal)
+    tuner = Tuner(call, stopwatch, job.warmup, job.rep, None, 1, progress=False, flush=job.flush)
     configs = [candidate.config() for candidate in job.candidates]
     verdicts, best = tuner.measure(configs, job.is_final)
     trials = [tuner.trials[config] for config in configs]
     groups = () if verdicts is None else verdicts.groups()
     return Report(
-        None if simulated else device_name(arrays),
+        device,
         tuple((trial.status, trial.milliseconds, trial.reason) for trial in trials),
         tuple(
-            (results if reference is None else None, tuple(n for n, config in enumerate(configs) if config in members))
+            (None if job.has_reference else results, tuple(n for n, config in enumerate(configs) if config in members))
             for results, members in groups
         ),
         None if best is None or best.milliseconds is None else (configs.index(best.config), best.milliseconds),
@@ -165,5 +203,8 @@ def _report(job: Job) -> Report:
 
 def device_name(arrays: Mapping[str, Any]) -> str:
     """Return what times hold for: a GPU with its driver."""
-    properties = driver.device_properties(ordinal_of(arrays))
-    return f"{properties.name}, driver {driver_release() or 'unknown'}"
+    return _named(ordinal_of(arrays))
+
+
+def _named(ordinal: int) -> str:
+    return f"{driver.device_properties(ordinal).name}, driver {driver_release() or 'unknown'}"
