@@ -4,9 +4,10 @@ The examples are packed together, as files alike compress well, and the modules 
 of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Private
 functions and those within others lose their annotations too, and variables in functions theirs; for the rest
 `pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go, but for functions
-that become kernels, whose lines the profiler shows. Every line keeps its number, so that tracebacks of an installed
-package match the repository. C loses comments and indentation. Files are compressed by Zopfli, in the format that every
-reader of zip files knows. The sdist and editable installs hold the files as they are.
+that become kernels, whose lines the profiler shows. In rooms that users have no reason to read, variables of functions
+have short names. Every line keeps its number, so that tracebacks of an installed package match the repository. C loses
+comments and indentation. Files are compressed by Zopfli, in the format that every reader of zip files knows. The sdist
+and editable installs hold the files as they are.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import ast
 import base64
 import hashlib
 import io
+import itertools
+import keyword
 import lzma
 import os
 import re
+import string
 import struct
 import tarfile
 import tokenize
@@ -41,6 +45,8 @@ except ImportError:  # as above
 
 # The IR, its passes and what runs it: users meet none of it but what the simulator finds.
 INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
+# Rooms in whose functions variables have short names.
+SHORT = (*INNER, *(f"tilewright/{folder}/" for folder in ("frontend", "instructions", "runtime", "schedule", "trace")))
 SHOWN = ("tilewright/backends/sim/findings.py",)
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
@@ -213,7 +219,8 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         lines[first:last] = [""] * (last - first)
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
-    return dense(thin("\n".join(lines))).encode()
+    thinner = thin("\n".join(lines))
+    return dense(short(thinner) if name.startswith(SHORT) else thinner).encode()
 
 
 def unannotated(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -291,6 +298,66 @@ def thin(text: str) -> str:
         if row not in in_texts and not odd:
             lines[row - 1] = " " * depth + line[depth * _INDENT :]
     return "\n".join(lines)
+
+
+_SCOPES = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.ListComp, ast.SetComp, ast.DictComp,
+    ast.GeneratorExp,
+)  # fmt: skip
+_BY_NAME = {"locals", "eval", "exec", "vars", "dir"}  # what knows variables by their names
+
+
+def short(text: str) -> str:
+    """Return a module whose functions have variables with short names: it compiles to the same code.
+
+    Parameters keep their names, as do variables that scopes within a function use, those of texts with braces, and all
+    of functions that decorators read.
+    """
+    tree, lines = ast.parse(text), [line.encode() for line in text.split("\n")]
+    definitions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    read = {id(part) for node in definitions if not has_plain_decorators(node) for part in ast.walk(node)}
+    places: list[tuple[int, int, int, str]] = []
+    for node in definitions:
+        if isinstance(node, ast.FunctionDef) and id(node) not in read:
+            found = short_names(node)
+            names = [part for part in of_scope(node) if isinstance(part, ast.Name) and part.id in found]
+            places += [(n.lineno, n.col_offset, n.end_col_offset or n.col_offset, found[n.id]) for n in names]
+    for row, begin, end, name in sorted(places, reverse=True):
+        lines[row - 1] = lines[row - 1][:begin] + name.encode() + lines[row - 1][end:]
+    return b"\n".join(lines).decode()
+
+
+def of_scope(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body that belong to its own scope, and the scopes within it as a whole."""
+    for node in function.body if isinstance(function, ast.FunctionDef) else ast.iter_child_nodes(function):
+        yield node
+        if not isinstance(node, _SCOPES):
+            yield from of_scope(node)
+
+
+def short_names(function: ast.FunctionDef) -> dict[str, str]:
+    """Return new names for the variables of a function that may have other ones."""
+    nodes = list(of_scope(function))
+    scopes = [part for node in nodes if isinstance(node, _SCOPES) for part in ast.walk(node)]
+    texts = [part for node in ast.walk(function) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)]
+    variables = [node for node in nodes if isinstance(node, ast.Name)]
+    everything = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    taken = {node.id for node in (*scopes, *texts) if isinstance(node, ast.Name)}
+    for node in ast.walk(function):  # names that are no nodes of their own
+        for field in ("arg", "name", "rest", "asname"):
+            found = getattr(node, field, None)
+            taken |= {found.split(".")[0]} if isinstance(found, str) else set()
+        taken |= set(node.names) if isinstance(node, (ast.Global, ast.Nonlocal)) else set()
+    stored = {node.id for node in variables if isinstance(node.ctx, ast.Store)}
+    long = [name for name in stored - taken if len(name) > 1 and not name.startswith("__")]
+    if everything & _BY_NAME:
+        return {}
+    order = {node.id: None for node in variables if node.id in long}
+    letters = (
+        "".join(chosen) for length in (1, 2) for chosen in itertools.product(string.ascii_lowercase, repeat=length)
+    )
+    free = (name for name in letters if name not in everything | taken and not keyword.iskeyword(name))
+    return dict(zip(order, free))  # noqa: B905  # there are more letters
 
 
 def dense(text: str) -> str:

@@ -19,7 +19,7 @@ import tarfile
 import zipfile
 from io import BytesIO
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 
 import pytest
 
@@ -170,7 +170,8 @@ def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType) -> None:
     modules = [name for name in files if build.is_ours(name) and not name.startswith("tilewright/examples/")]
     for name in modules[:: len(modules) // 30]:
         lean = build.lean(files[name], name, shown)
-        assert program(build, lean, name, None) == program(build, files[name], name, shown), name
+        source = build.short(files[name].decode()).encode() if name.startswith(build.SHORT) else files[name]
+        assert program(build, lean, name, None) == program(build, source, name, shown), name
 
 
 def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] | None) -> tuple[str, list[int]]:
@@ -271,6 +272,60 @@ def plain(a,b=1,*,c):
 """
     assert build.lean(source.encode(), "tilewright/ir/x.py", frozenset()).decode() == expected
     assert ast.dump(ast.parse(source)) == ast.dump(ast.parse(expected))
+
+
+def test_variables_of_inner_functions_have_short_names(build: ModuleType) -> None:
+    """But for parameters, what scopes within the function use, texts with braces, and functions that are kernels."""
+    source = """
+def plain(count, *rest, key=1):
+    total, b = 0, 1
+    for item in rest:
+        total += item
+    held = [item for item in rest]
+    shown = f"{total}"
+    label = count
+    try:
+        import os.path as path
+    except OSError as error:
+        label = error, path
+
+    def inner():
+        return held
+
+    return inner, shown, label, b, os
+
+@tw.kernel
+def kernel(x):
+    value = x
+    return value
+
+def known():
+    value = 1
+    return locals()
+"""
+    expected = source.replace("shown", "a").replace("label", "c")
+    assert build.short(source) == expected
+    assert same_code(compile(source, "x", "exec"), compile(expected, "x", "exec"))
+    lean = build.lean(source.encode(), "tilewright/trace/x.py", frozenset()).decode()
+    assert "a=f" in lean and "shown" in build.lean(source.encode(), "tilewright/language/x.py", frozenset()).decode()
+
+
+def same_code(one: CodeType, other: CodeType) -> bool:
+    """Say whether two programs do the same by the same instructions: they may call their variables otherwise."""
+    names = ("co_code", "co_names", "co_cellvars", "co_freevars", "co_argcount", "co_nlocals")
+    if any(getattr(one, name) != getattr(other, name) for name in names):
+        return False
+    pairs = zip(one.co_consts, other.co_consts, strict=True)
+    return all(same_code(a, b) if isinstance(a, CodeType) else type(a) is type(b) and a == b for a, b in pairs)
+
+
+@pytest.mark.slow
+def test_short_names_leave_the_code_of_all_modules_as_it_is(build: ModuleType) -> None:
+    files = plain_wheel()
+    for name in files:
+        if build.is_ours(name) and name.startswith(build.SHORT):
+            source = files[name].decode()
+            assert same_code(compile(source, name, "exec"), compile(build.short(source), name, "exec")), name
 
 
 def test_c_loses_comments_and_indentation(build: ModuleType) -> None:
