@@ -455,6 +455,11 @@ def _matrix(info: ArrayInfo, array: Any) -> Matrix:
 
 
 def _result_operand(d: Matrix, ragged: int | None) -> Operand:
-    """Return how a result lies: contiguous along N or along neither mode."""
+    """Return how a result lies: contiguous along N or along neither mode.
+
+    Along M it is contiguous for nobody, and then its stride of 1 counts as any other.
+    """
     found = d.operand(ragged)
+    if found.major == "MN":
+        return replace(found, major="none", alignment=min(found.alignment, found.dtype.bytes))
     return replace(found, major="MN" if found.major == "K" else "none")
