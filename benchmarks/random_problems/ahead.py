@@ -1,6 +1,6 @@
 """Compile what problems will launch, where no GPU is: calls are planned, and each new kernel goes into the store.
 
-The store is the folder of `TILEWRIGHT_CACHE_DIR`. Its keys are of the generated code, the target and the build of NVRTC,
+The store is the folder of `TILEWRIGHT_CACHE_DIR`. Its keys are of the generated code, the target and NVRTC's build,
 so that a folder which one machine filled is used by another one with the same build.
 """
 

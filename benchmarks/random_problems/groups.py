@@ -13,7 +13,7 @@ from benchmarks.random_problems.kinds import Kind, seeded
 from benchmarks.random_problems.layouts import drawn_extents
 from benchmarks.random_problems.memory import POOL, STYLES, Held, Memory
 from benchmarks.random_problems.problems import Limits
-from benchmarks.random_problems.trials import SHARED, NotTaken, rank
+from benchmarks.random_problems.trials import NotTaken, rank
 
 import tilewright as tw
 from tilewright.kernels import grouped
@@ -63,14 +63,14 @@ class _Hopper(GroupedHopper):
 class GroupedCase:
     """Products of groups: of a ragged mode, or of lists."""
 
-    def __init__(self, kind: Kind, seed: int, index: int, memory: Memory, limits: Limits) -> None:
+    def __init__(self, kind: Kind, seed: int, index: int, turn: int, memory: Memory, limits: Limits) -> None:
         self.kind, self.memory = kind, memory
         random = seeded("problem", seed, kind.family, index)
         self.style = STYLES[int(random.choice(3, p=(0.4, 0.45, 0.15)))]
         self.held: dict[str, Held] = {}
         self.outs: list[Held] = []
         self._regions: list[Region] = []
-        self._chosen = _Chosen(kind.family, (kind.family, kind.number, index % SHARED))
+        self._chosen = _Chosen(kind.family, (kind.family, kind.number, turn))
         if kind.ragged is None:
             self._draw_list(limits, random)
         else:
@@ -103,8 +103,9 @@ class GroupedCase:
         ends = np.sort(random.integers(0, total + 1, groups))
         if random.random() < 0.6:  # mostly all indices belong to a group
             ends[-1] = total
-        if getattr(self.memory, "device", "cpu") == "cuda" and random.random() < 0.15:
-            ends[int(random.integers(groups))] = int(random.integers(-3, total + 9))  # what a GPU makes the best of
+        is_wrong, place, end = random.random() < 0.15, int(random.integers(groups)), int(random.integers(-3, total + 9))
+        if is_wrong and self.memory.is_on_gpu:  # where offsets are not looked at, and are to be made the best of
+            ends[place] = end
         self._ends = [int(end) for end in ends]
         before, bounds = 0, []
         for end in ends.tolist():

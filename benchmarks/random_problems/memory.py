@@ -59,6 +59,7 @@ class Memory:
 
     xp: Any = np
     band = BAND
+    is_on_gpu = False
     fills = True  # whether the numbers count: kernels that are compiled ahead see none
 
     def allocate(self, size: int, bytes: int) -> Any:
@@ -140,8 +141,7 @@ class Memory:
         dtype = tw.dtype(array.dtype)
         held = self.hold(dtype, placed or row_major(array.shape))
         self.fill(held, 0x5A if dtype.is_integer else 0xFF)
-        if self.fills:
-            held.bits[...] = self.put(np.ascontiguousarray(array).view(BITS[dtype.bytes]))
+        held.bits[...] = self.put(np.ascontiguousarray(array).view(BITS[dtype.bytes]))  # ahead, too: offsets are read
         return held
 
     def _pool(self, dtype: tw.DType, style: str) -> Any:
@@ -173,6 +173,7 @@ class Torch(Memory):
         super().__init__()
         self.xp: Any = torch
         self.device = device
+        self.is_on_gpu = device == "cuda"
 
     def allocate(self, size: int, bytes: int) -> Any:
         kind = getattr(self.xp, BITS[bytes])
@@ -205,7 +206,7 @@ class Torch(Memory):
         return bool(self.xp.equal(one, other))
 
     def finish(self) -> None:
-        if self.device == "cuda":
+        if self.is_on_gpu:
             self.xp.cuda.synchronize()
 
     def by_bits(self, array: Any) -> Any:

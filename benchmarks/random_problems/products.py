@@ -10,14 +10,14 @@ from benchmarks.random_problems.epilogues import EPILOGUES
 from benchmarks.random_problems.memory import Held, Memory, pool
 from benchmarks.random_problems.problems import BLOCK, Product
 from benchmarks.random_problems.subjects import SUBJECTS
-from benchmarks.random_problems.trials import SHARED, NotTaken, rank
+from benchmarks.random_problems.trials import NotTaken, rank
 
 import tilewright as tw
 from tilewright.kernels import winners
 from tilewright.kernels.matmul import forget_plans
 
 
-def candidate_of(product: Product, index: int) -> Any:
+def candidate_of(product: Product, turn: int) -> Any:
     """Return the candidate that computes a problem; raise `NotTaken` where the family has none."""
     kind, subject = product.kind, SUBJECTS[product.kind.family]
     explained = tw.matmul.explain(product.a, product.b, out=product.given, **product.options)
@@ -28,15 +28,15 @@ def candidate_of(product: Product, index: int) -> Any:
     own = [candidate for candidate in explained.candidates if subject.has(candidate)]
     if not own:
         raise NotTaken(f"none of {len(explained.candidates)} candidates")
-    salt = kind.family, kind.number, index % SHARED
+    salt = kind.family, kind.number, turn
     return min(own, key=lambda candidate: rank(winners.text_of(candidate), salt))
 
 
 class ProductCase:
     """A product by a candidate that is forced."""
 
-    def __init__(self, product: Product, index: int, memory: Memory) -> None:
-        self.product, self.index, self.memory = product, index, memory
+    def __init__(self, product: Product, turn: int, memory: Memory) -> None:
+        self.product, self.turn, self.memory = product, turn, memory
         self.candidate: Any = None
         self.configuration = ""
         self.held: dict[str, Held] = product.held
@@ -44,7 +44,7 @@ class ProductCase:
         self._added: Any = None
 
     def choose(self) -> None:
-        self.candidate = candidate_of(self.product, self.index)
+        self.candidate = candidate_of(self.product, self.turn)
         self.configuration = winners.text_of(self.candidate)
         forget_plans()  # calls met before would repeat what another configuration did
 

@@ -51,8 +51,9 @@ class Report:
     def _failed(self, family: dict[str, Any], found: dict[str, Any]) -> None:
         self.failed += 1
         small = " --small" * self.how.is_small
+        backend = "--ahead" if self.how.backend == "ahead" else f"--backend {self.how.backend}"
         repeat = (
-            f"python -m benchmarks.random_problems --backend {self.how.backend} --seed {self.how.seed} --kinds "
+            f"python -m benchmarks.random_problems {backend} --seed {self.how.seed} --kinds "
             f"{self.how.kinds}{small} --family {found['family']!r} --only {found['number']}"
         )
         kind = draw_kind(found["family"], found["number"] % self.how.kinds, self.how.seed)

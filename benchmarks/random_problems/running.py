@@ -14,7 +14,7 @@ from benchmarks.random_problems.memory import Memory
 from benchmarks.random_problems.problems import IN_SIMULATOR, ON_GPU, Limits, draw
 from benchmarks.random_problems.products import ProductCase
 from benchmarks.random_problems.subjects import SUBJECTS
-from benchmarks.random_problems.trials import Case, NotTaken, Trial, tried
+from benchmarks.random_problems.trials import SHARED, Case, NotTaken, Trial, tried
 
 from tilewright.kernels import dispatch, grouped, matmul
 
@@ -41,12 +41,13 @@ class Draw:
 def cases(family: str, number: int, how: Draw, memory: Memory) -> Iterator[Case]:
     """Yield the problem of a number of a family, and others in its place if no configuration takes it."""
     kind = draw_kind(family, number % how.kinds, how.seed)
+    turn = number // how.kinds % SHARED
     for attempt in range(ATTEMPTS):
         index = number + attempt * 1_000_003
         if SUBJECTS[family].form in ("ragged", "list"):
-            yield GroupedCase(kind, how.seed, index, memory, how.limits)
+            yield GroupedCase(kind, how.seed, index, turn, memory, how.limits)
         else:
-            yield ProductCase(draw(kind, how.seed, index, memory, how.limits), number, memory)
+            yield ProductCase(draw(kind, how.seed, index, memory, how.limits), turn, memory)
 
 
 def first_taken(family: str, number: int, how: Draw, memory: Memory, act: Callable[[Case], T]) -> T:
