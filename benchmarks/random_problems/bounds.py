@@ -85,7 +85,8 @@ class Verdict:
         limit = xp.where(xp.isfinite(exact), limit + abs(exact) * eps / 2 + least, xp.zeros_like(exact))
         # Only here a rounding of a rounding: what is exact to float64 was rounded to the accumulators' type before.
         limit = limit * 1.001
-        error = abs(got - exact)
+        with np.errstate(invalid="ignore"):  # infinities less infinities
+            error = abs(got - exact)
         fits = error <= limit
         fits |= xp.isnan(got) & xp.isnan(exact)
         fits |= got == exact  # infinities
