@@ -25,7 +25,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--problems", type=int, default=2000, help="of each family")
     parser.add_argument("--only", type=int, nargs="+", help="problems of these numbers")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", type=int, default=48, help="of each family: what shares kernels")
+    parser.add_argument("--kinds", type=int, default=24, help="of each family: problems of one share kernels")
     parser.add_argument("--small", action="store_true", help="small problems, as the simulator has them")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after so many")

@@ -33,7 +33,7 @@ class Compiler:
             kernel = launcher.kernel
         values = kernel.complete(args, kwargs)
         types = tuple(
-            argument_type(p.name, value, is_constexpr=p.is_constexpr)
+            value if p.is_constexpr else argument_type(p.name, value, is_constexpr=False)
             for p, value in zip(kernel.parameters, values, strict=True)
         )
         key = kernel.__qualname__, launcher.block, tuple(sorted(kernel.options.of_code.items())), types

@@ -84,7 +84,8 @@ def judge(product: Product, memory: Memory, found: list[Any], addend: Any, verdi
             given = [memory.wide(product.held[name].array) if name in product.held else 0 for name in ("row", "column")]
             values = list(epilogue.values(xp, x, *given, product.gain, product.kept))
             # Eight roundings of all that is added, and of the exponential.
-            sizes = epilogue.errors(xp, abs(x), *given, product.gain, product.kept)
+            finite = xp.where(xp.isfinite(x), abs(x), xp.zeros_like(x))  # what is dropped is 0, whatever it was
+            sizes = epilogue.errors(xp, finite, *given, product.gain, product.kept)
             beside = abs(given[0])
             errors = [
                 e + 8 * unit * (size + abs(y) + beside) + 1e-37 * (unit > 2.0**-50)

@@ -30,7 +30,7 @@ class Draw:
 
     backend: str
     seed: int = 0
-    kinds: int = 48
+    kinds: int = 24
     is_small: bool = False
 
     @property
