@@ -19,13 +19,17 @@ def push(targets, x):
     width = 16 // x.dtype.bytes
     thread, threads = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x, tw.grid_dim.x * tw.block_dim.x
     for i in range(thread, x.shape[0] // width, threads):
-        part = tw.local_tile(x, (width,), (i,))
         for target in targets:
-            tw.copy(part, tw.local_tile(target, (width,), (i,)))
+            tw.copy(vectors(x, width)[:, i], vectors(target, width)[:, i])
     i = x.shape[0] // width * width + thread
     if i < x.shape[0]:
         for target in targets:
             target[i] = x[i]
+
+
+def vectors(x, width):
+    """Return the whole vectors of an array, (element, vector)."""
+    return tw.Tensor(x.engine, tw.Layout((width, x.shape[0] // width), (1, width)))
 
 
 @tw.kernel

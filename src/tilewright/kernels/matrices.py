@@ -70,4 +70,7 @@ def result_operand(d: Matrix, ragged: int | None) -> Operand:
 
 
 def _of_result(found: Operand) -> Operand:
+    """Return how a result lies. Along M it is contiguous for nobody: then its stride of 1 counts as any other."""
+    if found.major == "MN":
+        return replace(found, major="none", alignment=min(found.alignment, found.dtype.bytes))
     return replace(found, major="MN" if found.major == "K" else "none")

@@ -10,6 +10,9 @@ same since CUDA 11.1. The library itself comes from the `nvidia-cuda-nvrtc` whee
 from __future__ import annotations
 
 import ctypes
+import os
+import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +39,11 @@ DEFAULT_OPTIONS = ("--std=c++17", "-fmad=false", "--ptxas-options=-v")
 _PATTERN = "nvrtc64_*_0.dll" if WINDOWS else "libnvrtc.so.*"
 _NAMES = ("nvrtc64_130_0.dll", "nvrtc64_120_0.dll") if WINDOWS else ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 _MAX_ERRORS_SHOWN = 5
+
+# Segments of an ELF file with notes, how much of one is read, and the note with a build's ID of 20 bytes: the lengths
+# of owner and content, the kind, the owner, the content.
+_NOTES, _MOST_NOTES = 4, 1 << 16
+_BUILD_NOTE = re.compile(rb"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0(.{20})", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -136,16 +144,45 @@ def compiler_identity() -> str:
     """Return a text that changes whenever another NVRTC is installed, for keys of caches.
 
     It is read from the library's file, not from the library: loading 140 MB only to ask for the version
-    would cost a start from a warm cache up to 80 ms. Without a file in a wheel the version is asked for.
+    would cost a start from a warm cache up to 80 ms. The build that the file names is the same on every machine, so
+    one machine finds what another one compiled. A file that names none counts by when it was written, and without a
+    file in a wheel the version is asked for.
     """
     path = library_path()
     if path is None:
         return "nvrtc {}.{}".format(*nvrtc_version())
     try:
         stat = path.stat()
+        build = _build_of(path, stat.st_mtime_ns)
     except OSError as error:  # it was there when this process first looked
         raise CompileError(f"NVRTC cannot be used: {path}: {error.strerror}", help=INSTALL) from error
-    return f"{path.name} {stat.st_size} {stat.st_mtime_ns}"
+    return f"{path.name} {stat.st_size} {build or stat.st_mtime_ns}"
+
+
+@cache
+def _build_of(path: Path, changed: int) -> str | None:
+    """Return the build ID that the linker wrote into an ELF file of 64 bits, or None.
+
+    `changed` tells a file from the one that replaces it.
+    """
+    with open(path, "rb") as file:
+        head = file.read(64)
+        if len(head) < 64 or not head.startswith(b"\x7fELF\x02\x01"):
+            return None
+        end = file.seek(0, os.SEEK_END)
+        (begin,), (size, count) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<HH", head, 54)
+        if begin + size * count > end or size < 56:
+            return None
+        file.seek(begin)
+        table = file.read(size * count)
+        for place in range(0, size * count, size):
+            kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", table, place)
+            if kind == _NOTES and offset + length <= end:
+                file.seek(offset)
+                found = _BUILD_NOTE.search(file.read(min(length, _MOST_NOTES)))
+                if found is not None:
+                    return found[1].hex()
+    return None
 
 
 @cache

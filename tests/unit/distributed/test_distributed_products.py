@@ -97,6 +97,17 @@ def test_the_results_hold_in_other_orders_of_agents(operation: Any, expected: An
     demand(operation, expected, size, 3, np.float32, schedules=4)
 
 
+@pytest.mark.parametrize(("m", "k", "dtype"), [(3, 5, np.float32), (1, 3, np.float16), (7, 9, np.float64)], ids=str)
+def test_rows_are_sent_whatever_their_length(m: int, k: int, dtype: Any) -> None:
+    def main(rank: Rank) -> bool:
+        x, w = numbers(rank.rank, (m, k), dtype), numbers(9, (k, 4), dtype)
+        buffer, out = tw.distributed.ExchangeBuffer(rank, (m, k), dtype), np.empty((2 * m, 4), dtype)
+        tw.distributed.all_gather_matmul(x, w, out, buffer)
+        return np.array_equal(out, np.concatenate([numbers(n, (m, k), dtype) for n in range(2)]) @ w)
+
+    assert all(tw.simulate(ranks=2).run(main))
+
+
 # --- what is left out is found -----------------------------------------------------------------------------
 
 

@@ -131,6 +131,16 @@ def test_lists_of_any_shapes(extents: list[Any], dtype: Any, orders: list[int]) 
         assert np.array_equal(out, x.astype(np.float64) @ y.astype(np.float64))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["f32", "f16"])
+def test_lists_of_results_that_are_contiguous_along_rows(dtype: Any) -> None:
+    """Their stride of 1 is no whole vector, whatever divides the other one."""
+    a, b = [whole(1, (40, 24), dtype), whole(2, (5, 8), dtype)], [whole(3, (24, 9), dtype), whole(4, (8, 16), dtype)]
+    out = [np.full((n, 64), np.nan, dtype)[:, :m].T for m, n in ((40, 9), (5, 16))]
+    assert tw.grouped_matmul(a, b, out=out)[0] is out[0]
+    for x, y, found in zip(a, b, out, strict=True):
+        assert np.array_equal(found, (x.astype(np.float64) @ y.astype(np.float64)).astype(dtype))
+
+
 def test_out_is_written_in_place() -> None:
     a, b = [whole(0, (9, 16), np.float16)] * 2, [whole(1, (16, 12), np.float16)] * 2
     room = np.full((2, 20, 12), np.nan, np.float32)

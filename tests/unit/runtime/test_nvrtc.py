@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -185,6 +187,38 @@ def test_the_identity_changes_with_the_library(monkeypatch: pytest.MonkeyPatch, 
     assert compiler_identity() != before
     monkeypatch.setattr(nvrtc, "library_path", lambda: None)
     assert compiler_identity() == "nvrtc {}.{}".format(*nvrtc_version())
+
+
+def test_a_build_has_one_identity_on_all_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A copy of the library in another folder, written at another time, is the same one; another build is not."""
+    installed = nvrtc.library_path()
+    if installed is None or nvrtc._build_of(installed, 0) is None:
+        pytest.skip("this NVRTC names no build")
+    (tmp_path / "elsewhere").mkdir()
+    copied = tmp_path / "elsewhere" / installed.name
+    shutil.copyfile(installed, copied)
+    os.utime(copied, (1, 1))
+    identity = compiler_identity()
+    monkeypatch.setattr(nvrtc, "library_path", lambda: copied)
+    assert compiler_identity() == identity
+    data = bytearray(copied.read_bytes())
+    build = bytes.fromhex(identity.split()[-1])
+    place = data.index(build)
+    data[place] ^= 1
+    copied.write_bytes(data)
+    assert compiler_identity() != identity
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x01\x01" + bytes(100), b"\x7fELF\x02\x01" + b"\xff" * 100]
+)
+def test_files_without_a_build_count_by_their_times(
+    data: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = tmp_path / "libnvrtc.so.13"
+    library.write_bytes(data)
+    monkeypatch.setattr(nvrtc, "library_path", lambda: library)
+    assert compiler_identity() == f"libnvrtc.so.13 {len(data)} {library.stat().st_mtime_ns}"
 
 
 def test_registers_are_known_where_the_compiler_has_a_cache_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
