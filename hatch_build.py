@@ -3,9 +3,10 @@
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
 of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Private
 functions and those within others lose their annotations too, and variables in functions theirs; for the rest
-`pyright --verifytypes` asks. Indentation is one space. Every line keeps its number, so that tracebacks of an installed
-package match the repository. C loses comments and indentation. Files are compressed by Zopfli, in the format that every
-reader of zip files knows. The sdist and editable installs hold the files as they are.
+`pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go. Every line keeps
+its number, so that tracebacks of an installed package match the repository. C loses comments and indentation. Files are
+compressed by Zopfli, in the format that every reader of zip files knows. The sdist and editable installs hold the files
+as they are.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> bytes:
-    """Return a module without comments and docstrings that nobody is shown, thinly indented, each line where it was."""
+    """Return a module without comments, spaces and docstrings that nobody is shown, each line where it was."""
     text = source.decode()
     lines = text.split("\n")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -212,7 +213,7 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         lines[first:last] = [""] * (last - first)
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
-    return thin("\n".join(lines)).encode()
+    return close(thin("\n".join(lines))).encode()
 
 
 def unannotated(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -292,6 +293,29 @@ def thin(text: str) -> str:
     return "\n".join(lines)
 
 
+def close(text: str) -> str:
+    """Return a module without the spaces between the words and signs of a line, where they can be told apart."""
+    lines, spaces, depth = text.split("\n"), [], 0
+    before: tokenize.TokenInfo | None = None
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        is_within = before is not None and before.end[0] == token.start[0] and before.string.strip() != ""
+        if before is not None and is_within and depth == 0 and token.string.strip() and can_touch(before, token):
+            spaces.append((before.end, token.start[1]))
+        kind = tokenize.tok_name[token.type]
+        depth += (kind == "FSTRING_START") - (kind == "FSTRING_END")
+        before = token
+    for (row, begin), end in reversed(spaces):
+        lines[row - 1] = lines[row - 1][:begin] + lines[row - 1][end:]
+    return "\n".join(lines)
+
+
+def can_touch(one: tokenize.TokenInfo, other: tokenize.TokenInfo) -> bool:
+    """Say whether two tokens are the same two with nothing between them; words and texts stay apart, as do dots."""
+    edges = one.string[-1], other.string[0]
+    are_words = [edge.isalnum() or edge in "_\"'" for edge in edges]
+    return not all(are_words) and "." not in edges
+
+
 def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Documented]:
     """Return what has a docstring that nobody but this package sees: some decorators show it, as those of commands do.
 
@@ -312,7 +336,11 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
         node
         for node in documented
         if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node)))
-        and (isinstance(node, ast.Module) or has_plain_decorators(node))
+        and (
+            isinstance(node, ast.Module)
+            or has_plain_decorators(node)
+            or (stem.startswith("_") and is_device_code(node))
+        )
     ]
 
 
@@ -320,6 +348,11 @@ def has_plain_decorators(node: ast.FunctionDef | ast.ClassDef) -> bool:
     """Say whether no decorator may do something with a docstring."""
     names = {part.id for decorator in node.decorator_list for part in ast.walk(decorator) if isinstance(part, ast.Name)}
     return names <= _PLAIN_DECORATORS
+
+
+def is_device_code(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Say whether a function is traced into kernels, or is one."""
+    return [ast.unparse(decorator) for decorator in node.decorator_list] in (["tw.function"], ["tw.kernel"])
 
 
 _PLAIN_DECORATORS = {"cache", "cached_property", "contextmanager", "dataclass", "lru_cache", "property", "staticmethod"}

@@ -5,6 +5,8 @@
 gelu(x W^T + b) is compared with torch eager, torch.compile (max-autotune without CUDA graphs), cuBLASLt's epilogue
 where torch has it (`torch._addmm_activation`), and the bare products of both. Batches are compared with torch.bmm.
 Products with reductions of rows and columns are compared with torch's product and its reduction behind it.
+silu(gate) * up of one weight that holds both is compared with torch's product and what follows, eager and compiled, and
+with two products of ours, of which the second reads the gate.
 8-bit floats are scaled per tensor, per row and per block (1 x 128 of A, 128 x 128 of B), and compared with
 `torch._scaled_mm`, whose scaling per row always has fast accumulation; so ours is also measured with
 precision="fp8_fast". All candidates of a product run interleaved on normal random data; results are
@@ -29,6 +31,7 @@ import tilewright as tw
 ROWS, COLUMNS, DEPTH = 8192, 8192, 4096
 BATCH, SMALL = 4096, 64
 FURTHER = ((4096, 4096, 4096), (8192, 8192, 4096))
+GATED, GATED_ROWS = (14336, 4096), (1, 16, 64, 512, 8192)
 SCALED = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 7168, 2048), (128, 7168, 16384))
 
 
@@ -67,6 +70,51 @@ def gelu_of_linear() -> dict[str, dict[str, Any]]:
         "tw.matmul, product alone": Product(lambda: tw.matmul(x, w.t(), out=out), flops),
     }
     return {f"gelu(linear) {ROWS} x {COLUMNS} x {DEPTH}": measure(found)}
+
+
+def silu(x: Any) -> Any:
+    """Return x / (1 + exp(-x)), without an exact division."""
+    return x * tw.rcp_approx(1 + tw.ex2_approx(-1.442695 * x))
+
+
+def gated() -> dict[str, dict[str, Any]]:
+    """Measure silu(gate) * up, for few rows and many, where the gate's rows of a weight come first."""
+    n, k = GATED
+    w13 = matrix(2 * n, k, torch.bfloat16)
+    return {f"silu(gate) * up, {m} x {n} x {k}": gated_rows(m, w13) for m in GATED_ROWS}
+
+
+def gated_rows(m: int, w13: torch.Tensor) -> dict[str, Any]:
+    """Measure silu(gate) * up for so many rows."""
+    (n, k), silu_of = GATED, torch.nn.functional.silu
+    x, out = matrix(m, k, torch.bfloat16), torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+    flops = 2 * m * 2 * n * k
+
+    def by_torch() -> torch.Tensor:
+        gate, up = torch.nn.functional.linear(x, w13).chunk(2, -1)
+        return silu_of(gate) * up
+
+    def two_products() -> object:
+        gate = tw.matmul(x, w13[:n].t())
+        return tw.matmul(x, w13[n:].t(), epilogue=lambda up: silu(gate) * up, out=out)
+
+    def ours() -> object:
+        return tw.matmul(x, w13.t(), epilogue=tw.gated(lambda gate, up: silu(gate) * up), out=out)
+
+    exact = []
+    for rows in (slice(0, CHECKED), slice(-CHECKED, None)):
+        gate, up = (x[rows].double() @ w13.double().t()).chunk(2, -1)
+        exact.append(silu_of(gate) * up)
+    return measure(
+        {
+            "torch": Product(by_torch, flops),
+            "torch.compile": Product(torch.compile(by_torch, mode="max-autotune-no-cudagraphs"), flops),
+            "cuBLAS, product alone": Product(lambda: torch.mm(x, w13.t()), flops),
+            "tw.matmul, two products": Product(two_products, flops, out, exact),
+            "tw.matmul, gated": Product(ours, flops, out, exact),
+            "tw.matmul, product alone": Product(lambda: tw.matmul(x, w13.t()), flops),
+        }
+    )
 
 
 def small_products() -> dict[str, dict[str, Any]]:
@@ -167,7 +215,7 @@ def further() -> dict[str, dict[str, Any]]:
     return results
 
 
-GROUPS = {"gelu": gelu_of_linear, "small": small_products, "scaled": scaled, "further": further}
+GROUPS = {"gelu": gelu_of_linear, "gated": gated, "small": small_products, "scaled": scaled, "further": further}
 
 
 def main() -> None:

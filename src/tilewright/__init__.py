@@ -92,6 +92,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     ),
     "products": ("matmul",),
     "kernels.dropout": ("dropout",),
+    "kernels.pairs": ("gated",),
     "kernels.attention": ("attention", "attention_backward"),
     "kernels.losses": ("cross_entropy", "cross_entropy_backward"),
     "kernels.permute": ("permute",),

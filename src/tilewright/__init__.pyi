@@ -51,6 +51,7 @@ from tilewright.kernels.dropout import dropout as dropout
 from tilewright.kernels.grouped import grouped_matmul as grouped_matmul
 from tilewright.kernels.losses import cross_entropy as cross_entropy
 from tilewright.kernels.losses import cross_entropy_backward as cross_entropy_backward
+from tilewright.kernels.pairs import gated as gated
 from tilewright.kernels.permute import permute as permute
 from tilewright.kernels.quantized import quantize as quantize
 from tilewright.kernels.quantized import quantized as quantized

@@ -5,7 +5,6 @@ integer("tw.pipeline", "stages", 0, minimum=1)  ->  ArgumentError: tw.pipeline: 
 
 from __future__ import annotations
 
-import math
 import operator
 import reprlib
 from numbers import Real

@@ -44,6 +44,9 @@ def _cases() -> Iterator[tuple[str, Case]]:
     yield "matmul, relu", Case(matmul, {"a": a, "b": b, "bias": bias, "epilogue": "relu"}, 3)
     swiglu = {"a": a, "b": b, "bias": bias, "gate": square, "residual": square, "epilogue": "swiglu"}
     yield "matmul, swiglu", Case(matmul, swiglu, 8)
+    gated = {"a": a, "b": b, "bias": bias, "residual": numbers(2, 3, 3), "epilogue": "silu"}
+    yield "gated matmul", Case(products.gated_matmul_operator, {**gated, "pairs": "interleaved"}, 2)
+    yield "gated matmul, kept", Case(products.gated_matmul_operator, {**gated, "keeps": True}, 2)
     yield "matmul, batches that broadcast", Case(matmul, {"a": numbers(2, 1, 3, 4), "b": numbers(3, 4, 2)}, 9)
     like = {"x": square, "factor": square, "addend": square}
     yield "activation", Case(products.activation, {"x": square, "function": "gelu"}, 3)

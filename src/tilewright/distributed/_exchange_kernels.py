@@ -1,8 +1,8 @@
 """Device code of exchanges between ranks: push to peers, tell them, wait for what they tell, add up what came.
 
-A flag belongs to the rank that waits for it, with a place for each rank that tells. Its number is that of the call and
-only grows, so that nothing has to be set back. Each store of a number releases, at the scope of the system, what the
-rank's earlier launches have done, and the load that finds it acquires that for the launches that follow.
+Flags belong to the rank that waits for them, (rank that tells, part of what it sends). Their number is that of the call
+and only grows, so that nothing has to be set back. Each store of a number releases, at the scope of the system, what
+the rank's earlier launches have done, and the load that finds it acquires that for the launches that follow.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ def push(targets, x):
 
 @tw.kernel
 def tell(flags, rank, number):
-    """Let each of the ranks whose flags these are know that this one is over with call `number`."""
+    """Let each of the ranks whose flags these are know that this one is over with all parts of call `number`."""
     for flag in flags:
-        tw.store(flag, rank, number, sem="release", scope="sys")
+        for part in range(flag.shape[1]):
+            tw.store(flag, (rank, part), number, sem="release", scope="sys")
 
 
 @tw.kernel
-def await_ranks(flag, first, count, number):
-    """Wait until `count` ranks from `first` on, and from 0 on behind the last, have told of call `number`."""
+def await_ranks(flag, first, count, parts, number):
+    """Wait until `count` ranks from `first` on, and from 0 on behind the last, have told of all parts of a call."""
     for n in range(count):
         rank = (first + n) % flag.shape[0]
-        while tw.load(flag, rank, sem="acquire", scope="sys") < number:
-            pass
+        for part in range(parts):
+            while tw.load(flag, (rank, part), sem="acquire", scope="sys") < number:
+                pass
 
 
 @tw.kernel
 def add(targets, parts):
-    """Compute target[i] = sum over r of parts[r, i], in the order of r, for each target."""
+    """Compute target[i] = sum over r of parts[r, i], in the order of r and at least in float32, for each target."""
+    sums = parts.dtype if parts.dtype.bits >= 32 else tw.float32
     for i in range(tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x, parts.shape[1], tw.grid_dim.x * tw.block_dim.x):
-        total = parts[0, i]
+        total = parts[0, i].to(sums)
         for rank in range(1, parts.shape[0]):
-            total += parts[rank, i]
+            total += parts[rank, i].to(sums)
         for target in targets:
             target[i] = total.to(target.dtype)

@@ -11,6 +11,7 @@ from tilewright.distributed._exchange_kernels import await_ranks, tell
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
+from tilewright.kernels.exchanged import MOST_PARTS, Exchange
 
 _ALIGNMENT = 256  # bytes, of a slot: kernels are the same for all slots
 _MOST = 2**31 - 1  # calls
@@ -41,8 +42,9 @@ class ExchangeBuffer:
 
     Every rank has two slots for each rank, which calls use alternately: before a slot is written again, its writer has
     waited, in the call between, for the signal that its reader sends after the last read. Flags hold the number of a
-    call, so that they need no reset; after 2**31 - 1 calls a new buffer must be made. All ranks make their buffers, and
-    call the operations on them, in the same order, and each rank makes its launches on one stream.
+    call, one for each part that is sent, so that they need no reset; after 2**31 - 1 calls a new buffer must be made.
+    All ranks make their buffers, and call the operations on them, in the same order, and each rank makes its launches
+    on one stream.
 
     Raises `ArgumentError` for invalid shapes and groups.
     """
@@ -66,7 +68,8 @@ class ExchangeBuffer:
         self._count = prod(self.shape)
         self._pitch = -(-self._count * self.dtype.bytes // _ALIGNMENT) * _ALIGNMENT // self.dtype.bytes
         self._slots = group.symmetric((2, self.size, self._pitch), self.dtype).peers
-        self._flags = list(group.symmetric((self.size,), "int32").peers)
+        self._flags = list(group.symmetric((self.size, MOST_PARTS), "int32").peers)
+        self._counters = group.symmetric((max(self.size - 1, 1), MOST_PARTS), "int32").peers[self.rank]
 
     def ring(self, step: int) -> int:
         """Return the rank that is a number of steps after this one in the ring."""
@@ -85,9 +88,29 @@ class ExchangeBuffer:
         if ranks:
             tell[1, 1]([self._flags[rank] for rank in ranks], self.rank, self.calls)
 
-    def wait(self, first: int, count: int = 1) -> None:
-        """Let later launches wait for the work that `count` ranks from `first` on have launched for this one."""
-        await_ranks[1, 1](self._flags[self.rank], first, count, self.calls)
+    def wait(self, first: int, count: int = 1, parts: int = 1) -> None:
+        """Let later launches wait for the work that `count` ranks from `first` on have launched for this one.
+
+        Another rank may tell of each of its `parts` when that is sent.
+        """
+        await_ranks[1, 1](self._flags[self.rank], first, count, parts, self.calls)
+
+    def exchange(self, step: int) -> Exchange:
+        """Return the memory and the number of this call, for a kernel that sends and waits by itself.
+
+        It sends to the rank that is `step` after this one in the ring first, and then on in that direction.
+        """
+        readers = [self.ring(step * n) for n in range(1, self.size)]
+        return Exchange(
+            self.rank,
+            self.size,
+            self.calls,
+            self.slots(),
+            [self.slot(reader, self.rank) for reader in readers],
+            [self._flags[reader] for reader in readers],
+            self._flags[self.rank],
+            self._counters,
+        )
 
     def __enter__(self) -> None:
         if self._is_used:

@@ -1,12 +1,15 @@
 """Products of matrices whose rows lie on several ranks: parts are multiplied as they come, and sent as they are done.
 
-Each is a row of launches on the stream of its arrays, ordered between ranks by flags in memory alone: no rank waits on
-the host. Parts follow the ring from the rank's own on, so that at each step every rank sends to another one.
+Each is one launch where a kernel of `kernels.exchanged` takes it: its tiles wait for their own part, and leave as they
+are done. Elsewhere it is a row of launches on the stream of its arrays, a rank's rows in each. Ranks are ordered by
+flags in memory alone: no rank waits on the host. Rows follow the ring from the rank's own on, so that at each step
+every rank sends to another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 
 from tilewright.arguments import given, shown
@@ -14,6 +17,7 @@ from tilewright.distributed._exchange_kernels import THREADS, TILE, add, push
 from tilewright.distributed.buffers import ExchangeBuffer
 from tilewright.dtypes import float32
 from tilewright.errors import ArgumentError
+from tilewright.kernels.exchanged import multiply_gathered, multiply_scattered, parts_of, rows_of_parts
 from tilewright.products import matmul
 from tilewright.runtime.arrays import ArrayInfo, describe
 
@@ -42,6 +46,10 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
     _product(name, (size_of(buffer, name) * rows, depth), w, out)
     _demand_buffer(name, buffer, (rows, depth), x)
     with buffer:
+        part = parts_of(rows, depth, buffer.dtype.bytes)
+        if buffer.size > 1 and multiply_gathered(x, w, out, part, buffer.exchange(-1)):
+            return out
+        parts = prod(-(-extent // each) for extent, each in zip((rows, depth), part, strict=True))
         # The next rank to read what this one sends is the one before it.
         for step in range(1, buffer.size):
             reader = buffer.ring(-step)
@@ -49,11 +57,11 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
             buffer.tell([reader])
         for step in range(buffer.size):
             sender = buffer.ring(step)
-            part = x
+            rows_of = x
             if step > 0:
-                buffer.wait(sender)
-                part = buffer.slot(buffer.rank, sender).reshape(rows, depth)
-            matmul(part, w, out=out[sender * rows : (sender + 1) * rows])
+                buffer.wait(sender, parts=parts)
+                rows_of = buffer.slot(buffer.rank, sender).reshape(rows, depth)
+            matmul(rows_of, w, out=out[sender * rows : (sender + 1) * rows])
     return out
 
 
@@ -61,9 +69,9 @@ def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> A
     """Compute out = (sum over ranks of x @ w)[rows of this rank], and return `out`.
 
     x is (size * M, K), w is (K, N), of each rank its own part of K, and `out` is (M, N): rank r gets rows r * M to
-    (r + 1) * M. `buffer` is an `ExchangeBuffer(group, (M, N), tw.float32)`. The products for the other ranks are
-    written to their memory as they are computed, the rank's own last; sums are in float32 and in the order of ranks,
-    the same in each run.
+    (r + 1) * M. `buffer` is an `ExchangeBuffer(group, (M, N), dtype)`, where `dtype` is that in which products travel:
+    tw.float32, or the type of `out`, which takes less time. The products for the other ranks are written to their
+    memory as they are computed, the rank's own last. Sums are in float32, and have the same bits in each run.
 
     >>> import numpy as np, tilewright as tw
     >>> def main(rank):
@@ -79,7 +87,7 @@ def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> A
     name = "matmul_reduce_scatter"
     rows = _rows_of_rank(name, x, buffer)
     _product(name, (rows, _matrix(name, "x", x).shape[1]), w, out)
-    _demand_buffer(name, buffer, (rows, _matrix(name, "w", w).shape[1]), None)
+    _demand_buffer(name, buffer, (rows, _matrix(name, "w", w).shape[1]), None, out)
     with buffer:
         _reduce(x, w, rows, [out.reshape(-1)], buffer)
     return out
@@ -89,8 +97,8 @@ def matmul_all_reduce(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, results:
     """Compute out = sum over ranks of x @ w on every rank, and return `out`.
 
     x is (size * M, K), w is (K, N), of each rank its own part of K, and `out` is (size * M, N). `buffer` is an
-    `ExchangeBuffer(group, (M, N), tw.float32)`, `results` another one of the type of `out`. Each rank adds up its rows,
-    as `matmul_reduce_scatter` does, and writes the sums to all ranks.
+    `ExchangeBuffer(group, (M, N), dtype)` as for `matmul_reduce_scatter`, and `results` another one of the type of
+    `out`. Each rank adds up its rows, as that does, and writes the sums to all ranks.
 
     >>> import numpy as np, tilewright as tw
     >>> def main(rank):
@@ -106,7 +114,7 @@ def matmul_all_reduce(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, results:
     rows = _rows_of_rank(name, x, buffer)
     _product(name, _matrix(name, "x", x).shape, w, out)
     shape = rows, _matrix(name, "w", w).shape[1]
-    _demand_buffer(name, buffer, shape, None)
+    _demand_buffer(name, buffer, shape, None, out)
     _demand_buffer(name, results, shape, out)
     with buffer, results:
         everybody = [results.ring(-step) for step in range(results.size)]
@@ -122,13 +130,24 @@ def matmul_all_reduce(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, results:
 def _reduce(x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeBuffer) -> None:
     """Write the rank's products to the ranks whose rows they are, and add up those that come to the targets."""
     columns = buffer.shape[1]
+    own = targets[0].reshape(rows, columns)
+    if buffer.size > 1 and _is_alike(buffer, own) and multiply_scattered(x, w, own, buffer.exchange(1)):
+        if targets[1:]:
+            push[_blocks(rows * columns), THREADS](list(targets[1:]), targets[0])
+        return
     for step in range(1, buffer.size + 1):
         reader = buffer.ring(step)
         part = buffer.slot(reader, buffer.rank).reshape(rows, columns)
         matmul(x[reader * rows : (reader + 1) * rows], w, out=part)
         buffer.tell([reader])
-    buffer.wait(buffer.ring(0), buffer.size)
+    buffer.wait(buffer.ring(0), buffer.size, -(-rows // rows_of_parts(rows)))
     add[_blocks(rows * columns), THREADS](list(targets), buffer.slots())
+
+
+def _is_alike(buffer: ExchangeBuffer, array: Any) -> bool:
+    """Say whether an array has the type of a buffer."""
+    info = describe(array)
+    return info is not None and info.dtype is buffer.dtype
 
 
 def _blocks(elements: int) -> int:
@@ -183,14 +202,17 @@ def _rows_of_rank(function: str, x: Any, buffer: ExchangeBuffer) -> int:
     return rows // size
 
 
-def _demand_buffer(function: str, buffer: ExchangeBuffer, shape: tuple[int, int], like: Any) -> None:
-    """Raise `ArgumentError` for a buffer of another shape or type than what is sent; `like` has its type."""
+def _demand_buffer(function: str, buffer: ExchangeBuffer, shape: tuple[int, int], like: Any, other: Any = None) -> None:
+    """Raise `ArgumentError` for a buffer of another shape or type than what is sent.
+
+    That has the type of `like`; without it float32, or the type of `other`.
+    """
     size_of(buffer, function)
-    info = None if like is None else describe(like)
+    info, rest = (None if x is None else describe(x) for x in (like, other))
     dtype = float32 if info is None else info.dtype
-    if (buffer.shape, buffer.dtype) != (shape, dtype):
+    if buffer.shape != shape or (buffer.dtype is not dtype and (rest is None or buffer.dtype is not rest.dtype)):
         raise ArgumentError(
             f"{function}: the buffer is for shape {shown(buffer.shape)} of {buffer.dtype}, and what is sent has shape "
-            f"{shown(shape)} of {dtype}",
+            f"{shown(shape)} of {dtype}" + ("" if rest is None or rest.dtype is dtype else f" or {rest.dtype}"),
             help="make a buffer for these extents on all ranks",
         )

@@ -3,6 +3,8 @@
 The accumulators lie in registers as the instructions leave them, and pass through shared memory so that D is written in
 wide stores. Without operands the results pass, in D's type. With operands the accumulators pass, and are finished row
 by row on the other side, where C and the others are read as D is written: wide, and only where they are.
+
+Of pairs of columns a thread has both accumulators: those of the second half of a tile's columns belong to the first.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ def finish(plan, acc, thread, D, operands, block, alpha, beta, batch=0):
 def finish_fragments(plan, acc, thread, D, block, alpha, beta):
     """Apply the epilogue to the accumulators in registers."""
     sD = tw.shared(D.dtype, plan.smem)
-    results = tw.registers(D.dtype, acc.shape)
-    for i in tw.range(tw.size(acc), unroll=True):
-        results[i] = plan.apply(acc[i], alpha, beta, []).to(D.dtype)
+    results = tw.registers(D.dtype, thread.partition_C(sD).shape)
+    for i in tw.range(tw.size(results), unroll=True):
+        total = (acc[i], acc[tw.size(results) + i]) if plan.is_gated else acc[i]
+        results[i] = plan.apply(total, alpha, beta, []).to(D.dtype)
     tw.copy(results, thread.partition_C(sD))
     tw.sync_threads()
     storer = plan.store.get_slice(thread.thread)
@@ -53,12 +56,10 @@ def finish_fragments(plan, acc, thread, D, block, alpha, beta):
 @tw.function
 def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, scales, batch):
     """Apply the epilogue to one vector of a row of D after another."""
-    sums = tw.shared(acc.dtype, plan.smem)
-    tw.copy(acc, thread.partition_C(sums))
-    tw.sync_threads()
+    sums = staged(plan, acc, thread)
     tile = plan.smem.shape
     storer = plan.store.get_slice(thread.thread)
-    source, target = by_elements(plan, sums, thread), storer.partition_D(tw.local_tile(D, tile, block))
+    sources, target = by_halves(plan, sums, thread), storer.partition_D(tw.local_tile(D, tile, block))
     addends = [by_elements(plan, tw.local_tile(x, tile, block), thread) for x in operands]
     stored = [n for n in range(len(further)) if plan.further[n].operation is None]
     stores = [by_elements(plan, tw.local_tile(further[n], tile, block), thread) for n in stored]
@@ -70,7 +71,7 @@ def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, sca
         for i in tw.range(tw.size(target.shape[1]), unroll=1 if guarded else 4):
             count = tw.where(row + i * down < D.shape[0], D.shape[1] - column - j * along, 0) if guarded else None
             elements = [load_some(x[:, i, j], count) for x in addends]
-            values, results = load_some(source[:, i, j], None), tw.registers(D.dtype, target[:, 0, 0].shape)
+            totals, results = load_totals(sources, i, j), tw.registers(D.dtype, target[:, 0, 0].shape)
             others = [tw.registers(x.dtype, results.shape) for x in stores]
             factor = None
             if scales is not None:
@@ -78,7 +79,7 @@ def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, sca
                 factor = scales[at_row, at_column // BLOCK]
             places = places_of_vector(row + i * down, column + j * along, batch, results)
             for n in tw.static_range(tw.size(results)):
-                found = plan.apply_all(values[n], alpha, beta, [x[n] for x in elements], places.at(0, n))
+                found = plan.apply_all(totals(n), alpha, beta, [x[n] for x in elements], places.at(0, n))
                 results[n] = (found[0] if factor is None else found[0] * factor).to(D.dtype)
                 rest = plan.further_values(found)
                 for number, other in zip(stored, others, strict=True):
@@ -94,12 +95,11 @@ def finish_rows(plan, acc, thread, D, operands, further, block, alpha, beta, sca
 @tw.function
 def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta, scales, batch):
     """Reduce the values of further result `n` in the block's tile, through the same shared memory."""
-    sums = tw.shared(acc.dtype, plan.smem)
-    tw.copy(acc, thread.partition_C(sums))
-    tw.sync_threads()
+    sums = staged(plan, acc, thread)
     tile = plan.smem.shape
     storer = plan.store.get_slice(thread.thread)
-    source, reduced = by_elements(plan, sums, thread), sums.recast(plan.further[n].dtype)
+    sources, reduced = by_halves(plan, sums, thread), sums[0].recast(plan.further[n].dtype)
+    source = sources[0]
     reduced_parts = by_elements(plan, reduced, thread)
     addends = [by_elements(plan, tw.local_tile(x, tile, block), thread) for x in operands]
     row, column = storer.partition_D(tw.local_tile(tw.identity_tensor(D.shape), tile, block))[0]
@@ -109,10 +109,10 @@ def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta
         for i in tw.range(tw.size(source.shape[1]), unroll=1 if guarded else 4):
             count = tw.where(row + i * down < D.shape[0], D.shape[1] - column - j * along, 0) if guarded else None
             elements = [load_some(x[:, i, j], count) for x in addends]
-            values, results = load_some(source[:, i, j], None), tw.registers(reduced.dtype, source[:, 0, 0].shape)
+            totals, results = load_totals(sources, i, j), tw.registers(reduced.dtype, source[:, 0, 0].shape)
             places = places_of_vector(row + i * down, column + j * along, batch, results)
-            for e in tw.static_range(tw.size(values)):
-                found = plan.apply_all(values[e], alpha, beta, [x[e] for x in elements], places.at(0, e))
+            for e in tw.static_range(tw.size(results)):
+                found = plan.apply_all(totals(e), alpha, beta, [x[e] for x in elements], places.at(0, e))
                 results[e] = plan.further_values(found)[n]
             tw.copy(results, reduced_parts[:, i, j])
     tw.sync_threads()
@@ -121,6 +121,33 @@ def finish_reduced(plan, n, acc, thread, D, operands, target, block, alpha, beta
     else:
         reduce_tile(plan.further[n], reduced, D.shape, block, thread.thread, plan.store.size, target)
     tw.sync_threads()  # the memory is written again
+
+
+def staged(plan, acc, thread):
+    """Write accumulators to shared memory, of pairs each half of the columns by itself, and return where they are."""
+    buffers = [tw.shared(acc.dtype, plan.smem) for _ in range(plan.buffers)]
+    if plan.buffers == 1:
+        tw.copy(acc, thread.partition_C(buffers[0]))
+    else:
+        for number, buffer in enumerate(buffers):
+            target = thread.partition_C(buffer)
+            half = tw.registers(acc.dtype, target.shape)
+            for i in tw.static_range(tw.size(half)):
+                half[i] = acc[number * tw.size(half) + i]
+            tw.copy(half, target)
+    tw.sync_threads()
+    return buffers
+
+
+def by_halves(plan, buffers, thread):
+    """Return the thread's part of each buffer, cut as D is."""
+    return [by_elements(plan, x, thread) for x in buffers]
+
+
+def load_totals(sources, i, j):
+    """Return what gives a vector's accumulators by their number, or the pairs of them."""
+    values = [load_some(x[:, i, j], None) for x in sources]
+    return lambda n: values[0][n] if len(values) == 1 else tuple([x[n] for x in values])
 
 
 def places_of_vector(row, column, batch, vector):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
 from tilewright.kernels._hopper_results_kernel import Operands, Pieces, finish, results_buffer
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMERS, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
 
 CONSUMER_REGISTERS = 232
 
@@ -20,7 +20,8 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     Before the operands come the scales of blocks of A and B, by which each sum over a block of K is multiplied, and
     behind them the numbers that the epilogue's function uses. A plan that is swapped has the columns of D as its rows:
     it computes the transpose. One with several splits writes the sums of each to D[m, n, split * L + l], where L is the
-    extent of the batch.
+    extent of the batch. Where the epilogue takes pairs, B[n, k, pair, l] has two matrices, of which a tile has half of
+    its columns each.
     """
     begin, count = len(plan.blocks), len(operands) - len(plan.epilogue.numbers)
     scales = operands[:begin]
@@ -32,7 +33,6 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         kinds = zip(further, epilogue.further, strict=True)
         further = [tw.select(x, 1, 0, 2) if kind.operation is None else x for x, kind in kinds]
     operands = (*operands, *further)
-    m, _, k = plan.tile
     A, B = once_if_shared(A), once_if_shared(B)
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sD = results_buffer(plan, D)
@@ -55,8 +55,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                 first, last = works.steps(split, peers)
                 for k_tile in range(first, last):
                     with state.fill() as (stage, full):
-                        rows = tile_of(plan, A, (m, k), (plan.cluster * row + rank, k_tile, batch))
-                        tw.copy(tw.atoms.SM90_TMA_LOAD, rows, sA[:, :, stage], barrier=full)
+                        bring_rows(plan, A, sA[:, :, stage], (plan.cluster * row + rank, k_tile, batch), full)
                         bring_columns(plan, B, sB[:, :, stage], (column, k_tile, batch), full, rank)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
@@ -83,9 +82,9 @@ def once_if_shared(matrix):
 
     A tensor map has no mode of several elements at the same place.
     """
-    (rows, depth, batches), (row, step, batch) = matrix.shape, matrix.stride
-    shape = rows, depth, tw.where(batch == 0, 1, batches)
-    return tw.Tensor(matrix.engine, tw.Layout(shape, (row, step, batch)))
+    *extents, batches = matrix.shape
+    shape = *extents, tw.where(matrix.stride[-1] == 0, 1, batches)
+    return tw.Tensor(matrix.engine, tw.Layout(shape, tuple(matrix.stride)))
 
 
 class Works:
@@ -97,7 +96,7 @@ class Works:
     def __init__(self, plan, extents, k_tiles, block, blocks):
         self.plan = plan
         self.k_tiles = k_tiles
-        m, n, _ = plan.tile
+        m, n = plan.results
         self.m_tiles, self.n_tiles = tw.ceil_div(extents[0], plan.cluster * m), tw.ceil_div(extents[1], n)
         self.batches = extents[2]
         self.block, self.blocks = block, blocks
@@ -133,7 +132,7 @@ class Works:
 
     def share(self, number, count):
         """Return the tiles of one of `count` roles that take every `count`-th."""
-        found = Works.__new__(Works)
+        found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
         found.block, found.blocks = self.block + number * self.blocks, count * self.blocks
         return found
@@ -149,27 +148,58 @@ def works_of(plan, D, A):
 
 def matrix_of(operand, batch):
     """Return the place along the batch of an operand that may be one for all of it."""
-    return tw.where(operand.stride[2] == 0, 0, batch)
+    return tw.where(operand.stride[-1] == 0, 0, batch)
 
 
 def tile_of(plan, matrix, extents, place):
-    """Return a tile of (rows, K) of a matrix of the batch, zeros where the matrix has ended."""
-    row, k_tile, batch = place
-    where = (row, k_tile, matrix_of(matrix, batch) if plan.batched else 0)
-    return tw.local_tile(matrix, (*extents, 1), where, guard=True)[:, :, 0]
+    """Return a tile of (rows, K) of a matrix of the batch, or of its pairs, zeros where the matrix has ended."""
+    *first, batch = place
+    where = (*first, matrix_of(matrix, batch) if plan.batched else 0)
+    ones = (1,) * (len(where) - 2)
+    return tw.local_tile(matrix, (*extents, *ones), where, guard=True)[(slice(None), slice(None), *(0 for _ in ones))]
+
+
+def halves_of(matrix):
+    """Return what is put into a place of (row, K) for each matrix that a tile has rows of: of pairs, two."""
+    return ((0,), (1,)) if len(matrix.shape) == 4 else ((),)
+
+
+def alternating_tile(plan, matrix, extents, place):
+    """Return a tile of (rows, K), whose rows alternate: `PAIRED_ROWS` of each matrix of pairs."""
+    (rows, depth, halves, batches), (step, along, partner, further) = matrix.shape, matrix.stride
+    shape = PAIRED_ROWS, halves, rows // PAIRED_ROWS, depth, batches
+    strides = step, partner, PAIRED_ROWS * step, along, further
+    alternating = tw.Tensor(matrix.engine, tw.Layout(shape, strides))
+    (m, k), (row, k_tile, batch) = extents, place
+    tile = PAIRED_ROWS, 2, m // (2 * PAIRED_ROWS), k, 1
+    where = 0, 0, row, k_tile, matrix_of(matrix, batch) if plan.batched else 0
+    return tw.local_tile(alternating, tile, where, guard=True)[:, :, :, :, 0]
+
+
+def bring_rows(plan, matrix, smem, place, full):
+    """Begin to copy a tile of rows to a stage."""
+    (m, _, k), (row, k_tile, batch), halves = plan.tile, place, halves_of(matrix)
+    if len(halves) > 1 and plan.alternates:
+        tw.copy(tw.atoms.SM90_TMA_LOAD, alternating_tile(plan, matrix, (m, k), place), smem, barrier=full)
+        return
+    part = m // len(halves), k
+    for number, half in enumerate(halves):
+        ours = smem if len(halves) == 1 else tw.local_tile(smem, part, (number, 0))
+        tile = tile_of(plan, matrix, part, (row, k_tile, *half, batch))
+        tw.copy(tw.atoms.SM90_TMA_LOAD, tile, ours, barrier=full)
 
 
 def bring_columns(plan, matrix, smem, place, full, rank):
     """Begin to copy a tile of columns to a stage; in a cluster a part of it, to all of its blocks."""
-    _, n, k = plan.tile
-    if plan.cluster == 1:
-        tw.copy(tw.atoms.SM90_TMA_LOAD, tile_of(plan, matrix, (n, k), place), smem, barrier=full)
-        return
-    column, k_tile, batch = place
-    part = n // plan.cluster, k
-    source = tile_of(plan, matrix, part, (plan.cluster * column + rank, k_tile, batch))
-    ours = tw.local_tile(smem, part, (rank, 0))
-    tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, source, ours, barrier=full, mask=(1 << plan.cluster) - 1)
+    (_, n, k), (column, k_tile, batch), halves, every = plan.tile, place, halves_of(matrix), plan.cluster
+    part = n // (every * len(halves)), k
+    for number, half in enumerate(halves):
+        source = tile_of(plan, matrix, part, (every * column + rank, k_tile, *half, batch))
+        ours = smem if every * len(halves) == 1 else tw.local_tile(smem, part, (every * number + rank, 0))
+        if every == 1:
+            tw.copy(tw.atoms.SM90_TMA_LOAD, source, ours, barrier=full)
+        else:
+            tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, source, ours, barrier=full, mask=(1 << every) - 1)
 
 
 # --- multiplying ---------------------------------------------------------------------------------------------

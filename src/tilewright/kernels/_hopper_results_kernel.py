@@ -25,8 +25,9 @@ class Pieces:
         self.plan, self.place, self.consumer = plan, place, consumer
         self.owner = consumer if owner is None else owner
         rows, columns = plan.part.tiler_mn
-        self.parts, self.groups = plan.tile[1] // columns, plan.mma.size // WARPGROUP
-        self.waves = plan.tile[0] // (rows * self.groups)
+        height, width = plan.results
+        self.parts, self.groups = width // columns, plan.mma.size // WARPGROUP
+        self.waves = height // (rows * self.groups)
         self.batch = place[2]
         self.count = self.waves * self.parts
 
@@ -144,7 +145,7 @@ def compute_part(plan, epilogue, acc, pieces, place, D, elements, alpha, beta):
     count = tw.size(out)
     places, steps = pieces.places(D.shape[:2], wave, part) if epilogue.places else (None, None)
     for i in tw.static_range(count):
-        value = of_part(acc, i, wave, part * count)
+        value = total_of(plan, acc, pieces, i, wave, part * count)
         where = None if places is None else places.at(*steps[i])
         found = epilogue.apply_all(value, alpha, beta, [x[i] for x in elements], where)
         if epilogue.scale is None:
@@ -263,6 +264,23 @@ def put(plan, kind, values, target, extents, where):
 def of_part(acc, i, wave, first):
     """Return an accumulator of a wave of instructions."""
     return acc[:, wave, 0][first + i]
+
+
+def total_of(plan, acc, pieces, i, wave, first):
+    """Return an accumulator of a wave of instructions, of pairs with its partner.
+
+    Partners are in the second half of a tile's columns, as many registers further. Where D^T is computed they are in
+    the second half of its rows, as many waves further, or 8 rows further, of which a thread has two neighbours each.
+    """
+    if plan.alternates:
+        gate = 2 * first + 4 * (i // 2) + i % 2
+        return of_part(acc, gate, wave, 0), of_part(acc, gate + 2, wave, 0)
+    total = of_part(acc, i, wave, first)
+    if not plan.epilogue.is_gated:
+        return total
+    if plan.is_swapped:
+        return total, of_part(acc, i, wave + pieces.waves, first)
+    return total, of_part(acc, i, wave, first + tw.size(acc[:, wave, 0]) // 2)
 
 
 def load_part(plan, thread, tensor, where):

@@ -21,6 +21,8 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
 
     Where K is split, D has a matrix for the sums of each split: matrix `batch` + `batches` * `split`.
 
+    Where the epilogue takes pairs, B[n, k, pair, l] has two matrices, of which a tile has half of its columns each.
+
     Three things run at the same time: asynchronous copies bring the tiles of rounds to come into a ring of stages, the
     fragments of the next step of K are read from shared memory, and those of this one are multiplied.
     """
@@ -30,14 +32,17 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         batch, splits = matrix % A.shape[2], (matrix // A.shape[2], D.shape[2] // A.shape[2])
     numbers = operands[len(operands) - len(plan.epilogue.numbers) :]
     arrays, operands = operands[: len(plan.blocks)], operands[len(plan.blocks) :]
+    matrices_of_b = [B[:, :, batch]] if plan.b.parts == 1 else [B[:, :, 0, batch], B[:, :, 1, batch]]
     A, B, D, *operands = (
-        A[:, :, batch], B[:, :, batch], *(x[:, :, matrix] for x in (D, *operands[: len(operands) - len(numbers)]))
+        A[:, :, batch], matrices_of_b[0], *(x[:, :, matrix] for x in (D, *operands[: len(operands) - len(numbers)]))
     )  # fmt: skip
 
     tid = tw.thread_idx.x
     sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
     tiles_a = TileLoader(plan.a, A, sA, m_block, tid, splits)
-    tiles_b = TileLoader(plan.b, B, sB, n_block, tid, splits)
+    loaders = [TileLoader(plan.b, x, sB, n_block, tid, splits, part) for part, x in enumerate(matrices_of_b)]
+    tiles_b = loaders[0]
+    loaders = [tiles_a, *loaders]
 
     # Fragments of some steps of K; their loads see the same registers in their own order.
     thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
@@ -54,8 +59,8 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     k_tiles, steps = tiles_a.tiles - tiles_a.begin, tw.size(tLsA.shape[2])
     pipe = tw.pipeline(plan.stages)
     for k_tile in tw.static_range(pipe.ahead):
-        start_tile(tiles_a, k_tile, k_tile)
-        start_tile(tiles_b, k_tile, k_tile)
+        for loader in loaders:
+            start_tile(loader, k_tile, k_tile)
         pipe.commit()
     pipe.wait()
     tw.copy(plan.a.load, tLsA[:, :, 0, 0], tLrA[:, :, 0])
@@ -64,8 +69,8 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     def start_next(k_tile, start):
         """Begin to copy the tile that comes `pipe.ahead` tiles later."""
         coming, free = k_tile + pipe.ahead, pipe.write_stage(k_tile)
-        start(tiles_a, coming, free)
-        start(tiles_b, coming, free)
+        for loader in loaders:
+            start(loader, coming, free)
         pipe.commit()
 
     @tw.function
@@ -118,7 +123,7 @@ def block_of(plan, extents):
 
     `plan.group` tiles along M come before the next along N: blocks that run at the same time share rows of A and B.
     """
-    tiles_m, tiles_n = (tw.ceil_div(extent, tile) for extent, tile in zip(extents[:2], plan.tile[:2], strict=True))
+    tiles_m, tiles_n = (tw.ceil_div(extent, tile) for extent, tile in zip(extents[:2], plan.results, strict=True))
     block, batch = tw.block_idx.x, 0
     if plan.batched:
         block, batch = block % (tiles_m * tiles_n), block // (tiles_m * tiles_n)
@@ -131,11 +136,13 @@ def block_of(plan, extents):
 class TileLoader:
     """Copies an operand's tiles of K into the stages of shared memory, and zeros where the matrix has ended."""
 
-    def __init__(self, plan, matrix, smem, block, thread, splits):
+    def __init__(self, plan, matrix, smem, block, thread, splits, of_parts=0):
         self.plan = plan
         self.rows, self.depth = matrix.shape
         self.begin = 0
-        tile = (plan.rows, plan.depth)
+        tile = (plan.copied_rows, plan.depth)
+        if plan.parts > 1:
+            smem = tw.local_tile(smem, (*tile, smem.shape[2]), (of_parts, 0, 0))
         part = plan.copy.get_slice(thread)
         self.source = part.partition_S(tw.local_tile(matrix, tile, (block, None)))  # (values, rows, K, tiles of K)
         self.target = part.partition_D(smem)
@@ -150,7 +157,7 @@ class TileLoader:
             self.tiles = tw.minimum(self.begin + each, self.tiles)
             self.depth = tw.minimum(self.tiles * plan.depth, self.depth)
         self.whole_tiles = self.depth // plan.depth
-        self.rows_end = block * plan.rows + plan.rows
+        self.rows_end = block * plan.copied_rows + plan.copied_rows
 
     def has_all_rows(self):
         """Say whether the matrix has all rows of the block's tiles."""

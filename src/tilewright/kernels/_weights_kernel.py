@@ -260,7 +260,10 @@ def finish_block(plan, acc, thread, share, D, operands, numbers, block, alpha, b
     for i in tw.range(tw.thread_idx.x, plan.columns * plan.tokens, plan.threads):
         column, token = i % plan.columns, i // plan.columns
         place = block[0] * plan.tokens + token, block[1] * plan.columns + column
-        finish_elements(epilogue, sums[column, token, :].reduce("add"), D, operands, place, alpha, beta, block[2])
+        total = sums[column, token, :].reduce("add")
+        if epilogue.is_gated:  # partners are behind all columns of results
+            total = total, sums[column + plan.columns, token, :].reduce("add")
+        finish_elements(epilogue, total, D, operands, place, alpha, beta, block[2])
 
 
 def block_of(plan, extents):

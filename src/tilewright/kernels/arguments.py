@@ -7,8 +7,9 @@ done once for calls of one kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import FLOAT8_NVIDIA, DType, float32
@@ -25,6 +26,7 @@ from tilewright.kernels.arrangement import (
 )
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Asked, reduced_type
+from tilewright.kernels.pairs import Pairs
 from tilewright.kernels.problem import BLOCK, FP8_FAST, Blocks, Operand, Problem, Types, check_addend, types_of
 from tilewright.runtime.addresses import may_overlap_itself
 from tilewright.runtime.arrays import ArrayInfo, common_device
@@ -45,6 +47,11 @@ class Options:
     function: ElementFunction | None = None
     scales: int = 0
     further: tuple[Asked, ...] = ()
+
+    @property
+    def pairs(self) -> Pairs | None:
+        """Which columns of the product give one of the result."""
+        return None if self.function is None else self.function.pairs
 
 
 # The places of a call's arrays: these, then those that the epilogue captures, then scales, then further results.
@@ -98,6 +105,8 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
     given = inputs.given()
     device = common_device([inputs.of(place) for place in given], [inputs.names[place] for place in given])
     dtype = _out_dtype(out, options.out_dtype)
+    product = extents
+    extents = product.of_pairs(options.pairs)
     types = types_of(a.dtype, b.dtype, dtype, options.precision, has_epilogue=options.function is not None)
     if out is None:
         out = ArrayInfo(VECTOR_BYTES, extents.result, row_major(extents.result), types.out, device)
@@ -105,35 +114,32 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
     _check_out(out, extents)
     first_further = len(inputs.arrays) - len(options.further)
     first_scale = first_further - options.scales
+    of_result, of_product = (extents, "result"), (product, "product" if extents.pairs else "result")
     strides = {
-        place: _broadcast(inputs.names[place], inputs.of(place), extents) for place in given if C <= place < first_scale
+        place: _broadcast(inputs.names[place], inputs.of(place), *(of_result if place > BIAS else of_product))
+        for place in given
+        if C <= place < first_scale
     }
-    scales, blocks = _scales(inputs, range(first_scale, first_further), types, extents)
+    scales, blocks = _scales(inputs, range(first_scale, first_further), types, product)
+    if extents.pairs and (blocks or types.parts):
+        _refuse_pairs(types)
     further = dict(zip(range(first_further, len(inputs.arrays)), options.further, strict=True))
     for place in (C, BIAS):
         if place in strides:
             check_addend(inputs.names[place], inputs.of(place).dtype, types.accumulator)
     strides = {**scales, **strides}  # in the order in which the epilogue takes them
-    addends = tuple(place for place in strides if place != C or options.reads_c)
+    read = [place for place in strides if place != C or options.reads_c]
+    addends, steps, begins = _addends(read, strides, {*scales, C, BIAS}, extents)
     operands = (*blocks, *addends, *further)
+    elements = [place for place in read if BIAS < place < first_scale]
+    _check_further(options.further, extents, types)
     is_reduced = any(one.operation is not None for one in further.values())
-    if is_reduced and not (extents.rows and extents.columns):
-        raise ArgumentError(
-            "also asks for a reduction, and a or b is a vector", help="pass matrices: a[None, :] or b[:, None]"
-        )
     has_scales = any(one.operation == "scale" for one in further.values())
-    if has_scales and not types.accumulator.is_float:
-        raise ArgumentError("also asks for scales, and the accumulators are integers")
-    if has_scales and types.out not in FLOAT8_NVIDIA:
-        raise ArgumentError(
-            f"also asks for scales, and the result is {types.out}",
-            help="scales are for results of 8-bit floats: out_dtype=tw.float8_e4m3fn",
-        )
     arrangement: Arrangement | None = None
     rows: tuple[Rows, ...] = ()
     is_placed = options.function is not None and options.function.is_placed
     if 0 not in extents.result:
-        steps = [*(strides[place] for place in addends), *(_further_strides(one, extents) for one in further.values())]
+        steps += [_further_strides(one, extents) for one in further.values()]
         factors = (a.shape, a.strides), (b.shape, b.strides)
         steps += [_place_strides(extents)] * is_placed
         # A batch may become rows, but no columns: if there is only one column, it could.
@@ -141,6 +147,8 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=folds)
         if is_placed:
             arrangement, rows = _numbered(arrangement)
+        if any(begins):
+            arrangement = _begun_later(arrangement, begins)
     is_swapped = arrangement is not None and arrangement.is_swapped
     if has_scales and is_swapped:
         raise ArgumentError("also asks for scales, and out is contiguous along columns", help="give out row-major")
@@ -150,7 +158,7 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         accumulator=types.accumulator,
         c=inputs.of(C).dtype if C in operands else None,
         bias=inputs.of(BIAS).dtype if BIAS in operands else None,
-        elements=tuple(inputs.of(place).dtype for place in operands if BIAS < place < first_scale),
+        elements=tuple(inputs.of(place).dtype for place in elements),
         epilogue=options.function,
         parts=types.parts,
         scales=tuple(inputs.of(place).dtype for place in scales),
@@ -158,8 +166,66 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         sums_stay=types.sums_stay,
         further=tuple(one.of(reduced_type(types.accumulator, out.dtype), is_swapped) for one in further.values()),
         places=("M" if is_swapped else "N") if is_placed else None,
+        is_gated=extents.pairs is not None,
+        doubled=tuple(addends.count(place) > 1 for place in read if place not in elements) if extents.pairs else (),
     )
     return ArrangedProblem(problem, inputs, arrangement, operands, rows)
+
+
+def _check_further(further: Sequence[Asked], extents: Extents, types: Types) -> None:
+    """Raise `ArgumentError` for further results that the product cannot have."""
+    if any(one.operation is not None for one in further) and not (extents.rows and extents.columns):
+        raise ArgumentError(
+            "also asks for a reduction, and a or b is a vector", help="pass matrices: a[None, :] or b[:, None]"
+        )
+    has_scales = any(one.operation == "scale" for one in further)
+    if has_scales and not types.accumulator.is_float:
+        raise ArgumentError("also asks for scales, and the accumulators are integers")
+    if has_scales and types.out not in FLOAT8_NVIDIA:
+        raise ArgumentError(
+            f"also asks for scales, and the result is {types.out}",
+            help="scales are for results of 8-bit floats: out_dtype=tw.float8_e4m3fn",
+        )
+
+
+def _addends(
+    places: Sequence[int], strides: Mapping[int, Shape], product: Container[int], extents: Extents
+) -> tuple[tuple[int, ...], list[Shape], list[int]]:
+    """Return the arrays that the epilogue reads, with their strides by the result, and the elements where they begin.
+
+    Where columns are pairs, an array that differs along the columns of the `product` is there twice, for the first of
+    each pair and for the second.
+    """
+    found = []
+    for place in places:
+        steps = strides[place]
+        step, partner = extents.of_pair(steps[-1]) if extents.pairs and place in product else (0, 0)
+        if partner == 0:
+            found.append((place, steps, 0))
+        else:
+            found += [(place, (*steps[:-1], step), begin) for begin in (0, partner)]
+    return tuple(x[0] for x in found), [x[1] for x in found], [x[2] for x in found]
+
+
+def _begun_later(found: Arrangement, begins: Sequence[int]) -> Arrangement:
+    """Return an arrangement whose operands begin so many elements later; those without a number are the last."""
+    first = 3 + len(found.blocks)
+    moved = [0] * first + list(begins) + [0] * (len(found.operands) - len(begins))
+    offsets = tuple(tuple(x + more for x, more in zip(of, moved, strict=True)) for of in found.offsets)
+    return replace(found, offsets=offsets)
+
+
+def _refuse_pairs(types: Types) -> NoReturn:
+    """Raise `ArgumentError` for products of pairs that no kernel computes."""
+    if types.parts is not None:
+        raise ArgumentError(
+            f"the epilogue is tw.gated, and precision={types.parts.name!r} has no accumulators of pairs",
+            help="precision='ieee' and 'tf32' have; or compute a @ b first, and the function of its halves",
+        )
+    raise ArgumentError(
+        "the epilogue is tw.gated, and scales of blocks are not for pairs of columns",
+        help="scales of rows, of columns and of matrices are; or compute a @ b first, and the function of its halves",
+    )
 
 
 def _place_strides(extents: Extents) -> Shape:
@@ -181,16 +247,15 @@ def further_infos(
     given: Sequence[ArrayInfo | None],
     asked: DType | None,
     precision: str | None,
-    *,
-    has_epilogue: bool,
+    function: ElementFunction | None,
 ) -> tuple[ArrayInfo, ...]:
     """Return what arrays of further results are, for a call whose a, b and out, or None, are `given`."""
     a, b, out = given[A], given[B], given[OUT]
     assert a is not None and b is not None
     if not further:
         return ()
-    extents = extents_of(a.shape, b.shape)
-    types = types_of(a.dtype, b.dtype, _out_dtype(out, asked), precision, has_epilogue=has_epilogue)
+    extents = extents_of(a.shape, b.shape).of_pairs(None if function is None else function.pairs)
+    types = types_of(a.dtype, b.dtype, _out_dtype(out, asked), precision, has_epilogue=function is not None)
     reduced = reduced_type(types.accumulator, types.out)
     shapes = [one.shape(extents.result) for one in further]
     kinds = [one.of(reduced, False).dtype for one in further]
@@ -267,12 +332,12 @@ def _check_out(out: ArrayInfo, extents: Extents) -> None:
         )
 
 
-def _broadcast(name: str, info: ArrayInfo, extents: Extents) -> Shape:
+def _broadcast(name: str, info: ArrayInfo, extents: Extents, of: str) -> Shape:
     strides = broadcast_strides(info.shape, info.strides, extents.result)
     if strides is None:
         raise ArgumentError(
-            f"{name} has the shape {info.shape}, which does not broadcast to the result's {extents.result}",
-            help="NumPy's rule: the last modes are compared, and each is 1 or the result's",
+            f"{name} has the shape {info.shape}, which does not broadcast to the {of}'s {extents.result}",
+            help=f"NumPy's rule: the last modes are compared, and each is 1 or the {of}'s",
         )
     return strides
 

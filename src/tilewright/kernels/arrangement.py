@@ -9,6 +9,9 @@ folding and transposing are arithmetic on strides:
   (8, 128, 64) and (64, 32) is one of 1024 rows; and the same for A and N;
 - where D is contiguous along M, D^T = B^T A^T is computed in its place;
 - of the batch modes that are left the longest is L, and the host loops over the others.
+
+Where pairs of columns of B give one of D, B is (N, K, 2, L): one stride goes from pair to pair, and one from a column
+to its partner, so that halves and interleaved columns differ in strides alone.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.errors import ArgumentError
+from tilewright.kernels.pairs import Pairs
 from tilewright.kernels.problem import Major
 from tilewright.runtime.arrays import ALIGNMENT
 from tilewright.transactions import ROW
@@ -38,6 +42,30 @@ class Extents:
     result: Shape
     rows: bool  # the result has a mode M
     columns: bool  # the result has a mode N
+    pairs: Pairs | None = None  # which columns of b give one of the result
+
+    def of_pairs(self, pairs: Pairs | None) -> Extents:
+        """Return the extents of a result with one column for two of the product.
+
+        Raises `ArgumentError` where the columns are not pairs.
+
+        >>> extents_of((5, 3), (3, 8)).of_pairs("halves").result
+        (5, 4)
+        """
+        if pairs is None:
+            return self
+        if not self.columns:
+            raise ArgumentError("tw.gated takes pairs of columns of b, and b is a vector", help="pass a matrix")
+        if self.n % 2:
+            raise ArgumentError(
+                f"tw.gated takes pairs of columns of b, and b has {self.n} columns",
+                help="b holds the columns of the gate and as many that it multiplies",
+            )
+        return replace(self, n=self.n // 2, result=(*self.result[:-1], self.n // 2), pairs=pairs)
+
+    def of_pair(self, stride: int) -> tuple[int, int]:
+        """Return the strides from pair to pair and between partners, for that of the product's columns."""
+        return (2 * stride, stride) if self.pairs == "interleaved" else (stride, self.n * stride)
 
 
 def extents_of(a: Shape, b: Shape) -> Extents:
@@ -105,13 +133,13 @@ def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | No
 
 @dataclass(frozen=True)
 class Placement:
-    """How one array lies as the kernel sees it: rank 3, strides in elements.
+    """How one array lies as the kernel sees it: rank 3, or 4 of B in pairs, strides in elements.
 
     `major` is that of `problem.Operand`, and `unit` its mode. Modes of extent 1 have the stride that suits best.
     """
 
-    shape: tuple[int, int, int]
-    strides: tuple[int, int, int]
+    shape: Shape
+    strides: Shape
     major: Major
     unit: int | None
 
@@ -191,7 +219,7 @@ def arrange(
     Those of the operands are broadcast to the result already. No extent but K is 0. Where it `folds`, modes of the
     batch may become rows or columns.
     """
-    batch, rows, columns = extents.batch, int(extents.rows), int(extents.columns)
+    batch, rows, columns, pairs = extents.batch, int(extents.rows), int(extents.columns), extents.pairs
     # A block's strides count where a row of it is a row of the operand; others are of use for the batch alone.
     by_result = [
         (*x.strides[2], *(x.strides[0] * x.of_a,) * rows, *(x.strides[0] * (not x.of_a),) * columns) for x in blocks
@@ -204,7 +232,8 @@ def arrange(
         for (shape, strides), has in ((a, rows), (b, columns))
     )
     m = _Mode(extents.m, (m_strides[0], a_strides[-2] if rows else 0, 0, *m_strides[1:]))
-    n = _Mode(extents.n, (n_strides[0], 0, b_strides[-1] if columns else 0, *n_strides[1:]))
+    b_stride, partner = extents.of_pair(b_strides[-1]) if pairs else (b_strides[-1] if columns else 0, 0)
+    n = _Mode(extents.n, (n_strides[0], 0, b_stride, *n_strides[1:]))
     k_strides = a_strides[-1], b_strides[-2] if columns else b_strides[0]
     modes = [
         _Mode(extent, (results[0][i], batch_a[i], batch_b[i], *(s[i] for s in results[1:])))
@@ -213,10 +242,10 @@ def arrange(
     ]
     if folds and not any(x.of_a and x.rows > 1 for x in blocks):
         m, modes = _fold(m, modes, without=_B)
-    if folds and not any(not x.of_a and x.rows > 1 for x in blocks):
+    if folds and not pairs and not any(not x.of_a and x.rows > 1 for x in blocks):
         n, modes = _fold(n, modes, without=_A)
     modes = _join(modes)
-    is_swapped = m.strides[_D] == 1 and m.extent > 1 and not (n.strides[_D] == 1 and n.extent > 1)
+    is_swapped = m.strides[_D] == 1 and m.extent > 1 and not (n.strides[_D] == 1 and n.extent > 1) and not pairs
     first, second = (_B, _A) if is_swapped else (_A, _B)
     if is_swapped:
         m, n, k_strides = n, m, k_strides[::-1]
@@ -233,16 +262,20 @@ def arrange(
         first, second, third = (_suited(*step) for step in steps)
         return Placement(shape, (first, second, third), "none", None)
 
+    def placed_operand(array: int, rows: _Mode, k_stride: int) -> Placement:
+        steps = ((x.extent, x.strides[array]) for x in (rows, batches))
+        return _place_operand(next(steps), (extents.k, k_stride), next(steps))
+
     others = range(3 + len(blocks), len(m.strides))
+    b_placed = placed_operand(second, n, k_strides[1])
+    if pairs:
+        (*shape, matrices), (*steps, step) = b_placed.shape, b_placed.strides
+        b_placed = replace(b_placed, shape=(*shape, 2, matrices), strides=(*steps, partner, step))
     return Arrangement(
         is_swapped,
         placed(_D),
-        _place_operand(
-            (m.extent, m.strides[first]), (extents.k, k_strides[0]), (batches.extent, batches.strides[first])
-        ),
-        _place_operand(
-            (n.extent, n.strides[second]), (extents.k, k_strides[1]), (batches.extent, batches.strides[second])
-        ),
+        placed_operand(first, m, k_strides[0]),
+        b_placed,
         tuple(placed(array) for array in others),
         _offsets(modes, (_D, first, second, *range(3, len(m.strides)))),
         tuple(placed_blocks(array, x) for array, x in enumerate(blocks, 3)),

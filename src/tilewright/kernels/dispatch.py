@@ -241,7 +241,7 @@ def _overlaps(arranged: ArrangedProblem) -> tuple[Overlap, ...]:
     inputs = arranged.inputs
     result = inputs.of(OUT)
     found = []
-    for place in (A, B, *arranged.operands):
+    for place in dict.fromkeys((A, B, *arranged.operands)):
         info = inputs.of(place)
         is_read_in_place = place in arranged.operands[len(arranged.problem.blocks) :]
         strides = broadcast_strides(info.shape, info.strides, result.shape) if is_read_in_place else None

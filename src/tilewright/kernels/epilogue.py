@@ -26,7 +26,8 @@ class ElementEpilogue:
 
     The operands arrive in this order: as many scales as `scales` says, C, bias, those of the function, where `further`
     results go, and then the `numbers` that the function uses. Where the function drops elements, `places` is the mode
-    of D that the columns of the result are.
+    of D that the columns of the result are. Where it takes the accumulators of pairs (`is_gated`), those of the scales,
+    C and bias that are `doubled` are two operands.
     """
 
     has_c: bool
@@ -36,6 +37,8 @@ class ElementEpilogue:
     scales: int = field(default=0, kw_only=True)
     further: tuple[Further, ...] = field(default=(), kw_only=True)
     places: Literal["M", "N"] | None = field(default=None, kw_only=True)
+    is_gated: bool = field(default=False, kw_only=True)
+    doubled: tuple[bool, ...] = field(default=(), kw_only=True)
 
     @classmethod
     def of(cls, problem: Problem) -> ElementEpilogue:
@@ -44,6 +47,7 @@ class ElementEpilogue:
         return ElementEpilogue(
             problem.has_c, problem.has_bias, function,
             scales=len(problem.scales), further=problem.further, places=problem.places,
+            is_gated=problem.is_gated, doubled=problem.doubled,
         )  # fmt: skip
 
     @property
@@ -68,15 +72,18 @@ class ElementEpilogue:
     def apply_all(
         self, total: Any, alpha: Any, beta: Any, elements: list[Any], place: Place | None = None
     ) -> tuple[Any, ...]:
-        """Return the result for one element of D, at a place, and the values of further results."""
-        rest = list(elements[self.scales :])
-        total = alpha * total
-        for scale in elements[: self.scales]:
-            total = total * scale
-        if self.has_c:
-            total = beta * rest.pop(0).to(total.dtype) + total
-        if self.has_bias:
-            total = total + rest.pop(0).to(total.dtype)
+        """Return the result for one element of D, at a place, and the values of further results.
+
+        Where it is gated, `total` is the tuple of both accumulators.
+        """
+        count = self.scales + self.has_c + self.has_bias
+        if self.is_gated:
+            pair = _of_each(elements, self.doubled)
+            total = tuple([self._before(x, alpha, beta, own) for x, own in zip(total, pair, strict=True)])
+            count += sum(self.doubled)
+        else:
+            total = self._before(total, alpha, beta, elements[:count])
+        rest = elements[count:]
         where = {} if self.places is None else {"place": place, "mode": self.places}
         found = total if self.function is None else self.function(total, *rest, **where)
         values = found if isinstance(found, tuple) else (found,) * (1 + len(self.further))
@@ -88,6 +95,16 @@ class ElementEpilogue:
                 else "also= asks for more results",
             )
         return values
+
+    def _before(self, total: Any, alpha: Any, beta: Any, elements: Sequence[Any]) -> Any:
+        """Return what an accumulator is when the function takes it."""
+        rest = list(elements[self.scales :])
+        total = alpha * total
+        for scale in elements[: self.scales]:
+            total = total * scale
+        if self.has_c:
+            total = beta * rest.pop(0).to(total.dtype) + total
+        return total + rest.pop(0).to(total.dtype) if self.has_bias else total
 
     def further_values(self, values: tuple[Any, ...]) -> list[Any]:
         """Return the values of further results, as they are stored or reduced."""
@@ -105,12 +122,25 @@ class ElementEpilogue:
         return list(operands[:read]), list(operands[read:])
 
 
+def _of_each(elements: Sequence[Any], doubled: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+    """Return the first operands' elements as each of a pair of accumulators has them."""
+    first: list[Any] = []
+    second: list[Any] = []
+    place = 0
+    for twice in doubled:
+        first.append(elements[place])
+        place += twice
+        second.append(elements[place])
+        place += 1
+    return first, second
+
+
 @dataclass(frozen=True)
 class EpiloguePlan(ElementEpilogue):
     """The epilogue of a tile of D that passes through shared memory.
 
     `smem` holds the block's part of D, in elements of `staged`: results in D's type, or accumulators where operands are
-    still to be added.
+    still to be added. Accumulators of pairs have two such `buffers`.
     """
 
     staged: DType
@@ -118,6 +148,7 @@ class EpiloguePlan(ElementEpilogue):
     store: TiledCopy
     guard_rows: bool
     guard_columns: bool
+    buffers: int = 1
 
 
 def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> EpiloguePlan:
@@ -127,7 +158,7 @@ def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> Epil
     beside = min(columns // width, threads)
     atom = UniversalCopy(width * problem.d.dtype.bits)
     # Padded by 8 elements, rows that a warp writes at once begin in different banks; 16 keep bytes aligned to 16.
-    is_staged = problem.operands or problem.further or problem.places
+    is_staged = bool(problem.operands or problem.further or problem.places)
     staged = problem.accumulator if is_staged else problem.d.dtype
     row = columns + (16 if staged.bits == 8 else 8)
     function: Any = problem.epilogue  # Any: hashable and called, which no type says
@@ -140,9 +171,12 @@ def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> Epil
         make_tiled_copy(atom, Layout((threads // beside, beside), (beside, 1)), Layout((1, width))),
         guard_rows=problem.m % rows != 0,
         guard_columns=problem.n % columns != 0,
+        buffers=1 + (is_staged and problem.is_gated),
         scales=len(problem.scales),
         further=problem.further,
         places=problem.places,
+        is_gated=problem.is_gated,
+        doubled=problem.doubled,
     )
 
 

@@ -125,6 +125,7 @@ class Family(ABC):
     takes_parts: ClassVar[bool] = False  # whether the kernel multiplies float32 in parts where the problem asks for it
 
     takes_further: ClassVar[bool] = False  # whether the kernel has results beside D where the problem asks for them
+    takes_pairs: ClassVar[bool] = False  # whether the epilogue may take the accumulators of pairs of columns
 
     @abstractmethod
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
@@ -158,6 +159,8 @@ class Family(ABC):
         """Return every configuration for a problem: those that can run with a prediction, the others with a reason."""
         if (problem.parts is not None and not self.takes_parts) or (problem.further and not self.takes_further):
             return []
+        if problem.is_gated and not self.takes_pairs:
+            return []
         needs = self.needs(problem)
         packed = _unmet(problem, problem.a, needs.a), _unmet(problem, problem.b, needs.b)
         read = replace(
@@ -165,7 +168,7 @@ class Family(ABC):
             a=packed_operand(problem.a) if packed[0] else problem.a,
             b=packed_operand(problem.b) if packed[1] else problem.b,
         )
-        sides = zip(packed, (problem.a, problem.b), (problem.m, problem.n), strict=True)
+        sides = zip(packed, (problem.a, problem.b), (problem.m, problem.columns), strict=True)
         bytes = sum(rows * problem.k * problem.batch * x.dtype.bytes for is_packed, x, rows in sides if is_packed)
         before = packing_us(bytes, machine)
         misplaced = needs.d.unmet(problem.d)

@@ -31,6 +31,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.facts import unknown
 from tilewright.kernels._places_kernel import Place, Places
 from tilewright.kernels.dropout import Dropout
+from tilewright.kernels.pairs import Gated, Pairs
 from tilewright.runtime.arrays import adapter_for
 from tilewright.runtime.plan import scalar_type
 from tilewright.runtime.recent import Recent
@@ -57,9 +58,16 @@ class _Template:
     """
 
     def __init__(
-        self, name: str, build: _Node, kinds: Sequence[NumberKind], constants: frozenset[int], seeds: Sequence[_Node]
+        self,
+        name: str,
+        build: _Node,
+        kinds: Sequence[NumberKind],
+        constants: frozenset[int],
+        seeds: Sequence[_Node],
+        pairs: Pairs | None,
     ) -> None:
         self.name = name
+        self.pairs: Pairs | None = pairs
         self.build = build
         self.seeds: tuple[_Node, ...] = tuple(seeds)
         self.kinds: tuple[NumberKind, ...] = tuple(kinds)
@@ -73,7 +81,7 @@ class _Template:
 
 
 class ElementFunction:
-    """A function of an accumulator, with one element for each array that it captures.
+    """A function of an accumulator, or of those of a pair of columns, with one element for each captured array.
 
     Equal to itself only: `captured` gives the same object for functions that mean the same. It holds none of the
     captured arrays, and of the numbers only those that are compiled in.
@@ -90,6 +98,11 @@ class ElementFunction:
         """Whether it has to be told where its element is: it drops elements."""
         return bool(self._template.seeds)
 
+    @property
+    def pairs(self) -> Pairs | None:
+        """Which columns are a pair, where it takes two accumulators."""
+        return self._template.pairs
+
     def __call__(self, accumulator: Any, *elements: Any) -> Scalar | tuple[Scalar, ...]:
         return self.apply(accumulator, elements, Uses({}))
 
@@ -98,6 +111,7 @@ class ElementFunction:
     ) -> Scalar | tuple[Scalar, ...]:
         """Return the result for an accumulator, or several; `uses` has the numbers that are not compiled in.
 
+        Where it takes two accumulators, `accumulator` is the tuple of both.
         A function that is placed is told its `place`, and which `mode` of D the result's columns are.
         """
         kinds, seeds = self._template.kinds, self._template.seeds
@@ -111,7 +125,7 @@ class ElementFunction:
             rows = [uses.scalar(use) for use in _row_uses(len(kinds))]
             # Here, as what is computed in a branch of the function would not be there for the next element.
             given.bits.extend(place.bits(n, as_scalar(seed(given)), mode, rows) for n, seed in enumerate(seeds))
-        result = self._template.build(given)(accumulator)
+        result = self._template.build(given)(*((accumulator,) if self.pairs is None else accumulator))
         if issubclass(type(result), (tuple, list)):  # not isinstance, which what stands for a number takes note of
             return tuple([self._number(value) for value in result])
         return self._number(result)
@@ -147,7 +161,8 @@ class ElementFunction:
         if len(self._constants) == len(kinds):
             return rows
         uses = Uses()
-        first, *rest = (Scalar(Value(x, None)) for x in (accumulator, *elements))
+        totals = tuple(Scalar(Value(accumulator, None)) for _ in range(1 if self.pairs is None else 2))
+        first, rest = totals[0] if self.pairs is None else totals, [Scalar(Value(x, None)) for x in elements]
         row, column, batch = (Scalar(Value(int32, None, unknown(int32))) for _ in range(3))
         where = Places(row, column, batch).at() if rows else None
         try:
@@ -163,7 +178,7 @@ class ElementFunction:
         return tuple(dict.fromkeys((*rows, *uses.recorded)))
 
     def __repr__(self) -> str:
-        return f"<epilogue {self.name}>"
+        return f"<epilogue {self.name}{'' if self.pairs is None else f' of pairs, {self.pairs}'}>"
 
 
 @dataclass(frozen=True)
@@ -215,9 +230,13 @@ def captured(target: object) -> Captured:
     """Return what a function is, and which arrays and numbers it captures.
 
     Captured are variables of its closure, globals, defaults of parameters and what functools.partial binds; also those
-    of functions of its own package that it calls. Raises `ArgumentError` for what cannot be called with one argument,
-    and for captured values that are neither arrays nor hashable.
+    of functions of its own package that it calls. Raises `ArgumentError` for what cannot be called with one argument
+    (`tw.gated`: two), and for captured values that are neither arrays nor hashable.
     """
+    pairs: Pairs | None = None
+    if type(target) is Gated:
+        pairs = target.pairs
+        target = target.function
     if not callable(target):
         raise ArgumentError(
             f"epilogue is a function of the accumulator, got {type(target).__name__}",
@@ -225,15 +244,17 @@ def captured(target: object) -> Captured:
         )
     reader = _Reader(package_of(_plain_function(target)))
     key = reader.key("epilogue", target)
+    if pairs is not None:
+        key = ("gated", pairs, key)
     numbers = tuple(reader.numbers)
     template = _templates.get(key)
     if template is None:
-        _check_parameters(target)
+        _check_parameters(target, 1 if pairs is None else 2)
         kinds = reader.kinds
         constants = frozenset() if reader.is_transparent else frozenset(range(len(kinds)))
         skeleton = _Skeleton(reader)
         root = skeleton.node(target, is_root=True)
-        template = _templates.add(key, _Template(_name(target), root, kinds, constants, skeleton.seeds))
+        template = _templates.add(key, _Template(_name(target), root, kinds, constants, skeleton.seeds, pairs))
     return Captured(template, template.function(numbers), tuple(reader.arrays), tuple(reader.names), numbers)
 
 
@@ -241,12 +262,13 @@ def _name(target: object) -> str:
     return getattr(_plain_function(target), "__qualname__", None) or type(target).__name__
 
 
-def _check_parameters(target: Callable[..., Any]) -> None:
+def _check_parameters(target: Callable[..., Any], count: int) -> None:
     try:
-        inspect.signature(target).bind(None)
+        inspect.signature(target).bind(*[None] * count)
     except TypeError as error:
+        alone = "the accumulator alone" if count == 1 else "the two accumulators of a pair alone"
         raise ArgumentError(
-            f"epilogue is called with the accumulator alone, and {_name(target)} does not take that: {error}",
+            f"epilogue is called with {alone}, and {_name(target)} does not take that: {error}",
             help="give its other parameters values, for example functools.partial(f, scale=scale)",
         ) from None
     except ValueError:  # a builtin that does not say

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal  # Any: arrays of any library
 
 import numpy as np
 
-from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.arch import Arch
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ArgumentError
@@ -18,6 +18,7 @@ from tilewright.kernels.choice import fastest
 from tilewright.kernels.dispatch import machine_of
 from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
 from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
+from tilewright.kernels.matrices import Matrix, matrix_of, result_operand
 from tilewright.kernels.model import Machine, resident_blocks
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import Plan, plan_for
@@ -25,54 +26,14 @@ from tilewright.kernels.problem import Operand, Problem, Types, types_of
 from tilewright.kernels.repeats import repeating, watch
 from tilewright.kernels.results import array_beside, handing_over, host_array, maker_for
 from tilewright.runtime.addresses import may_overlap_itself, range_of, share_memory
-from tilewright.runtime.arrays import ALIGNMENT, ArrayInfo, adapter_for, common_device, describe
+from tilewright.runtime.arrays import ArrayInfo, adapter_for, common_device, describe
 from tilewright.runtime.dlpack import row_major
 from tilewright.runtime.pointers import addresses
-from tilewright.runtime.views import View, view_class
 from tilewright.schedulers import Groups
 
 Shape = tuple[int, ...]
 
 HOPPER = GroupedHopper()
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix, or one for each group: extents and strides of its two modes and of groups (0 where it has none)."""
-
-    info: ArrayInfo
-    array: Any
-    shape: tuple[int, int, int]
-    strides: tuple[int, int, int]
-
-    @property
-    def transposed(self) -> Matrix:
-        (m, n, g), (m_step, n_step, step) = self.shape, self.strides
-        return replace(self, shape=(n, m, g), strides=(n_step, m_step, step))
-
-    def operand(self, ragged: int | None) -> Operand:
-        """Return how it lies; along the ragged mode groups begin anywhere."""
-        size = self.info.dtype.bytes
-        unit = next((mode for mode in (1, 0) if self.strides[mode] == 1), None)
-        across = [step * size for mode, step in enumerate(self.strides) if mode != unit]
-        alignment = ALIGNMENT[int(np.gcd.reduce([self.info.pointer % VECTOR_BYTES, VECTOR_BYTES, *across])) % 16]
-        if unit is not None and unit == ragged:
-            alignment = min(alignment, size)
-        return Operand(self.info.dtype, "none" if unit is None else ("MN", "K")[unit], alignment)
-
-    def mapped(self) -> Operand:
-        """Return how it lies for a tensor map, whose tiles begin anywhere; its steps go forward."""
-        found = self.operand(None)
-        forward = all(step > 0 or extent == 1 for extent, step in zip(self.shape, self.strides, strict=True))
-        return found if forward else replace(found, major="none")
-
-    def view(self) -> View:
-        adapter = adapter_for(self.array)
-        assert adapter is not None
-        i = self.info
-        owner = self.array if i.owner is None else i.owner
-        kind = view_class(adapter)
-        return kind(i.pointer, self.shape, self.strides, i.dtype, i.device, i.writable, owner, i.stream)
 
 
 @repeating("out_dtype", "precision")
@@ -144,7 +105,7 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
     groups = ends.shape[0]
     if 0 in shape:
         return out
-    a_matrix, b_matrix, d = (_matrix(infos[n], x) for n, x in (("a", a), ("b", b), ("out", out)))
+    a_matrix, b_matrix, d = (matrix_of(infos[n], x) for n, x in (("a", a), ("b", b), ("out", out)))
     b_matrix = b_matrix.transposed
     if ragged == "N":  # the transposed product has ragged rows
         d, a_matrix, b_matrix = d.transposed, b_matrix, a_matrix
@@ -163,7 +124,7 @@ def _launch_warpgroups(
     ragged: Ragged, groups: int, d: Matrix, a: Matrix, b: Matrix, offsets: Any, types: Types, machine: Machine
 ) -> None:
     """Launch the Hopper kernel where it takes the problem, and the other one elsewhere."""
-    operands = a.mapped(), b.mapped(), replace(d.mapped(), major="MN" if d.mapped().major == "K" else "none")
+    operands = a.mapped(), b.mapped(), d.mapped_result()
     problem = RaggedProblem(ragged, *d.shape[:2], a.shape[1], groups, *operands, types)
     found = _chosen(HOPPER, problem, machine)
     if found is None or not groups:
@@ -179,7 +140,7 @@ def _launch_ragged(
     operands = (
         a.operand(0 if ragged == "M" else 1),
         b.operand(1 if ragged == "K" else None),
-        _result_operand(d, 0 if ragged == "M" else None),
+        result_operand(d, 0 if ragged == "M" else None),
     )
     (m, n, _), k = d.shape, a.shape[1]
     mean = (max(m // max(groups, 1), 1), n, k) if ragged == "M" else (m, n, max(k // max(groups, 1), 1))
@@ -264,13 +225,13 @@ def _multiply_lists(a: Any, b: Any, out: Any, out_dtype: Any, precision: str | N
             known += [(names[x], info, x == "out") for x, info in infos.items()]
         results.append(made)
         if m and n:
-            d, p, q = _matrix(infos["out"], made), _matrix(infos["a"], x), _matrix(infos["b"], y).transposed
+            d, p, q = matrix_of(infos["out"], made), matrix_of(infos["a"], x), matrix_of(infos["b"], y).transposed
             products.append((types, device, d, p, q))
     _check_apart(known)
     kinds: dict[Any, list[tuple[Matrix, Matrix, Matrix]]] = {}
     for types, device, *matrices in products:
         d, p, q = matrices
-        kinds.setdefault((types, device, _result_operand(d, None), p.operand(None), q.operand(None)), []).append(
+        kinds.setdefault((types, device, result_operand(d, None), p.operand(None), q.operand(None)), []).append(
             (d, p, q)
         )
     for (types, device, *operands), group in kinds.items():
@@ -444,17 +405,3 @@ def _check_out(name: str, infos: dict[str, ArrayInfo], shape: Shape) -> None:
         if other in infos and share_memory(infos[other], infos[other].pointer, out, out.pointer):
             raise ArgumentError(f"{name} shares memory with {other}, which is read while it is written")
     watch.meets(out, [infos[other] for other in ("a", "b", "offsets") if other in infos])
-
-
-def _matrix(info: ArrayInfo, array: Any) -> Matrix:
-    """Return an array of two or three modes, groups first, with groups last."""
-    shape, strides = info.shape, info.strides
-    if len(shape) == 3:
-        return Matrix(info, array, (*shape[1:], shape[0]), (*strides[1:], strides[0]))  # type: ignore[arg-type]
-    return Matrix(info, array, (*shape, 1), (*strides, 0))  # type: ignore[arg-type]
-
-
-def _result_operand(d: Matrix, ragged: int | None) -> Operand:
-    """Return how a result lies: contiguous along N or along neither mode."""
-    found = d.operand(ragged)
-    return replace(found, major="MN" if found.major == "K" else "none")

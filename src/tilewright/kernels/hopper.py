@@ -30,7 +30,9 @@ from tilewright.kernels.hopper_plan import (
     THREADS,
     WARPGROUP,
     HopperConfiguration,
+    may_alternate,
     plan_for,
+    results_of,
 )
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
@@ -45,6 +47,7 @@ _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
 WARP = 32
 _NARROW = (8, 16, 32, 64)  # extents along which D is narrow
+_LEAST_ROWS = 8  # of an operand whose rows are contiguous: those that a swizzle goes over
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
 _CLUSTERS = (2, 3, 4, 5, 6, 7, 8)  # blocks that share the K of a tile
@@ -87,8 +90,9 @@ _PROMOTED_SHAPES: Sequence[_Shape] = (
 )
 # Rows and columns of a tile whose columns have scales of their own for each block of K: with more, registers spill.
 _MOST_SCALED = 128
-# Accumulators of a thread beside which matrices, and values of further results, are spilled. With 160 and 192 a bias is
-# spilled too (up to 300 bytes, behind the products): measured, gelu of a linear layer is faster by 7 % all the same.
+# Accumulators of a thread beside which matrices, values of further results, and partners are spilled. With 160 and 192
+# a bias is spilled too (up to 300 bytes, behind the products): measured, gelu of a linear layer is faster by 7 % all
+# the same.
 _MOST_BESIDE = 128
 _NARROW_SHAPES = ((64, True), (128, False))  # rows of the instruction's side, ping-pong
 
@@ -130,6 +134,7 @@ class Hopper(Family):
 
     name = "hopper"
     takes_further = True
+    takes_pairs = True
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
@@ -151,7 +156,8 @@ class Hopper(Family):
             return ()
         whole = dict.fromkeys(_whole(problem, arch))  # a narrow tile may be one of the table
         if problem.quantises:  # a tile has whole blocks of columns
-            whole = dict.fromkeys(c for c in whole if c.tile[1] % BLOCK == 0 and not c.is_swapped)
+            width = BLOCK * (1 + problem.is_gated)
+            whole = dict.fromkeys(c for c in whole if c.tile[1] % width == 0 and not c.is_swapped)
         return [split for one in whole for split in _with_splits(problem, one)]
 
     def needs(self, problem: Problem) -> Needs:
@@ -176,7 +182,7 @@ class Hopper(Family):
         assert isinstance(configuration, HopperConfiguration), configuration
         c = configuration
         m, n, k = c.own_tile
-        rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
+        rows, columns = (problem.columns, problem.m) if c.is_swapped else (problem.m, problem.columns)
         tiles = math.ceil(rows / (m * c.cluster)) * c.cluster * -(-columns // n) * problem.batch * c.splits
         waves = -(-tiles // machine.multiprocessors)
         steps = math.ceil(math.ceil(problem.k / k) / c.splits)
@@ -185,7 +191,7 @@ class Hopper(Family):
         # Rows of D^T leave from registers, an element at a time: that it takes twice as long is an estimate.
         finish = m * n * _TILE_US * (1 + c.is_swapped)
         if c.is_ping_pong:  # one consumer stores while the other one multiplies
-            turn = _TURN_US / 2 if _is_one_part(problem, m, n) else _TURN_US  # the half is an estimate
+            turn = _TURN_US / 2 if _is_one_part(problem, c.own_tile, c.is_swapped) else _TURN_US  # half: an estimate
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
@@ -210,7 +216,7 @@ class Hopper(Family):
         numbers: tuple[NumberUse, ...] = ()
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
-        m, n, _ = plan.tile
+        m, n = plan.results
         rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
         clusters = -(-rows // (m * plan.cluster)) * -(-columns // n) * problem.batch * plan.splits
         if plan.peers == 1:  # those compute one tile each
@@ -244,16 +250,18 @@ def _needs_of(operand: Operand) -> LayoutNeeds:
 
 def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     """Yield the configurations without splits."""
-    promotes = problem.promotes
-    for is_swapped, extent in ((True, problem.m), (False, problem.n)):  # first: of equals they do least
+    promotes, halves = problem.promotes, 1 + problem.is_gated
+    for is_swapped, extent in ((True, problem.m), (False, problem.columns)):  # first: of equals they do least
         if extent > _NARROW[-1]:
             continue
-        operand = problem.a if is_swapped else problem.b
-        least = 1 if operand.major == "K" else _LEAST_CONTIGUOUS
+        operand, parts = (problem.a, 1) if is_swapped else (problem.b, halves)
+        least = parts * (_LEAST_ROWS if operand.major == "K" else _LEAST_CONTIGUOUS)
         narrow = next(width for width in _NARROW if max(extent, least) <= width)
         for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
-            tile = (narrow, wide) if is_swapped else (wide, narrow)
-            yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
+            heights = [wide * times for times in range(1, halves + 1) if is_swapped or times == 1]
+            for height in heights if not problem.is_gated or may_alternate(problem) else heights[-1:]:
+                tile = (narrow, height) if is_swapped else (height, narrow)
+                yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
     shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else _SHAPES
     if any(x.of == "B" and x.rows == BLOCK for x in problem.blocks):
         # Columns of other tiles are parts of other blocks in each of them: six factors a thread in place of two. At
@@ -261,17 +269,18 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         shapes = [shape for shape in shapes if BLOCK % shape[0][1] == 0]
     if any(x.of == "B" and x.rows == 1 for x in problem.blocks):
         shapes = [shape for shape in shapes if max(shape[0]) <= _MOST_SCALED]
-    if problem.c is not None or problem.elements or problem.further or problem.places:
+    if problem.c is not None or problem.elements or problem.further or problem.places or problem.is_gated:
         shapes = [shape for shape in shapes if not shape[1] or math.prod(shape[0]) // WARPGROUP <= _MOST_BESIDE]
     for tile, is_ping_pong, cluster in shapes:
         # 160 columns of B that are contiguous, or their half for a block of a pair, come by rows of 64 and 32 bytes,
         # which took 1.3 to 1.4 of the time of whole rows.
-        if problem.b.major == "K" or tile[1] // cluster * problem.b.dtype.bytes % ROW == 0:
+        if problem.b.major == "K" or tile[1] // (cluster * halves) * problem.b.dtype.bytes % ROW == 0:
             yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
 
 
-def _is_one_part(problem: Problem, m: int, n: int) -> bool:
+def _is_one_part(problem: Problem, own_tile: tuple[int, int, int], is_swapped: bool) -> bool:
     """Return whether a tile's results pass through shared memory at once: then each consumer has room for its own."""
+    m, n = results_of(own_tile, problem.is_gated, is_swapped)
     return m <= ROWS and n * problem.d.dtype.bytes <= 256
 
 
@@ -282,8 +291,10 @@ def _configuration(
     m, n = tile
     k = ROW // problem.a.dtype.bytes
     d = problem.d.dtype.bytes
-    groups = 1 if is_ping_pong and not _is_one_part(problem, m, n) else CONSUMERS  # that have buffers for results
-    results = 0 if is_swapped else 64 * max(min(256, n * d), n * d % 256) * groups
+    is_one_part = _is_one_part(problem, (m, n, k), False)
+    groups = 1 if is_ping_pong and not is_one_part else CONSUMERS  # that have buffers for results
+    _, width = results_of((m, n, k), problem.is_gated, False)
+    results = 0 if is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
     stages = (arch.shared_bytes_optin - SPARE_BYTES - results) // ((m + n) * ROW + 16)
     warps = 4 * CONSUMERS, 1
     return HopperConfiguration(
@@ -303,12 +314,13 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     if whole.is_ping_pong or whole.cluster > 1:  # consumers alternate over tiles that all have as many steps
         return
     m, n, k = whole.tile
-    tiles, steps = -(-problem.m // m) * -(-problem.n // n) * problem.batch, -(-problem.k // k)
+    tiles, steps = -(-problem.m // m) * -(-problem.columns // n) * problem.batch, -(-problem.k // k)
     most = steps // _LEAST_STEPS
     found = {min(waves * whole.blocks // tiles, most) for waves in (1, 2)}
     # Beside scales of blocks the sums of larger tiles are spilled where they are written as they are.
     has_columns = any(x.of == "B" and x.rows == 1 for x in problem.blocks)
-    if not problem.blocks or m * n <= (64 if has_columns else 128) * 128:
+    may_leave = not problem.is_gated  # as sums of all columns
+    if may_leave and (not problem.blocks or m * n <= (64 if has_columns else 128) * 128):
         yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
     sums = m * n * problem.accumulator.bytes
     stage = (m + n) * ROW + 16

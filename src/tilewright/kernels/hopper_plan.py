@@ -32,6 +32,7 @@ CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
 PRODUCER_REGISTERS = 40
 ROWS = 64  # of an instruction
+PAIRED_ROWS = 8  # a thread that has a row of an instruction has the one that is so many rows further
 SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 
 # CuTe's names of the types, and of the instructions: its K and what it sums up in.
@@ -127,6 +128,16 @@ class HopperPlan:
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @property
+    def results(self) -> tuple[int, int]:
+        """The extents of a tile of D: half as many columns as the instructions compute where they are pairs."""
+        return results_of(self.tile, self.epilogue.is_gated, self.is_swapped)
+
+    @property
+    def alternates(self) -> bool:
+        """Whether the rows of D^T's tile alternate, 8 of each matrix of pairs: partners are in one instruction."""
+        return self.epilogue.is_gated and self.is_swapped and self.tile[0] == self.mma.tiler_mn[0]
+
+    @property
     def stage_bytes(self) -> int:
         """The bytes of A and B in a stage."""
         m, n, k = self.tile
@@ -175,7 +186,8 @@ class HopperPlan:
         m, n, _ = self.tile
         sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks)
         is_short = sums < ROWS  # two of these under way NVRTC 13.0 ends early (C7517)
-        return self.promotes and not is_short and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+        is_one = m == self.mma.tiler_mn[0]  # the sums of one instruction's rows
+        return self.promotes and is_one and not is_short and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
 
 
 def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:
@@ -183,7 +195,8 @@ def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -
 
     Raises `LayoutError` where the configuration does not fit the instruction.
     """
-    return _plan(replace(problem, m=1, n=1, k=1, batch=min(problem.batch, 2)), configuration, arch)
+    n = PAIRED_ROWS if problem.is_gated and problem.n % PAIRED_ROWS == 0 else 1
+    return _plan(replace(problem, m=1, n=n, k=1, batch=min(problem.batch, 2)), configuration, arch)
 
 
 @lru_cache(maxsize=4096)
@@ -193,16 +206,26 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     a, b = (problem.b, problem.a) if swapped else (problem.a, problem.b)
     m, n, k = configuration.own_tile
     groups = 1 if configuration.is_ping_pong else CONSUMERS
-    if m % (ROWS * groups):
-        raise LayoutError(f"a tile of {m} rows is not divided by {groups} x {ROWS} rows of instructions")
+    height, width = results_of((m, n, k), problem.is_gated, swapped)
+    alternates = problem.is_gated and swapped and m == ROWS * groups
+    if alternates and not may_alternate(problem):
+        raise LayoutError(
+            f"rows of pairs alternate by {PAIRED_ROWS}, where K is contiguous and N a multiple of {PAIRED_ROWS}"
+        )
+    if height % (ROWS // (1 + alternates) * groups):
+        raise LayoutError(f"a tile of {height} rows is not divided by {groups} x {ROWS} rows of instructions")
+    if width % 8:
+        raise LayoutError(f"a tile has {width} pairs of columns, and threads have those of 8 at a time")
     atom = instruction_for(a.dtype, b.dtype, n, (a.major, b.major), problem.compute)
     d = problem.accumulator if splits > 1 else problem.d.dtype
     beside = max(bool(problem.operands or problem.places), len(problem.further)) if splits == 1 else 0
     boxes = not swapped and (splits > 1 or (problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES))
-    columns = _part_columns(n, d.bytes, not swapped and d.bytes in (2, 4), beside)
+    columns = _part_columns(width, d.bytes, not swapped and d.bytes in (2, 4), beside)
     boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
     rows = None if boxes or swapped else _rows(problem.d, columns)
     part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
+    if alternates:  # of 16 rows that a warp has, 8 are results: those of this instruction's fragments
+        part = make_tiled_mma(atoms.SM80_8x8x4_F64F64F64F64_TN, (4, 1, 1), (ROWS // 2, columns, 4))
     stages = boxes or rows is not None
     rows_of = _k_major(d, columns) if stages else Layout((8, columns), (columns, 1))
     write = atoms.SM90_U32x4_STSM_N if stages and d.bytes == 2 and columns % 16 == 0 else UniversalCopy(2 * d.bits)
@@ -219,8 +242,8 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         problem.batch != 1,
         boxes,
         Grouped(configuration.group),
-        _operand_layout(a, (m, k), configuration.stages, 1),
-        _operand_layout(b, (n, k), configuration.stages, configuration.cluster),
+        _operand_layout(a, (m, k), configuration.stages, 1 if alternates else m // height),
+        _operand_layout(b, (n, k), configuration.stages, configuration.cluster * n // width),
         1,
         groups > 1,
         tile_to_shape(rows_of, (ROWS, columns, groups)),
@@ -233,11 +256,23 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         scale_reads(problem, mma, (m, n), swapped),
     )
     twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
-    several = m * n > ROWS * columns * groups
+    several = height * width > ROWS * columns * groups
     if (boxes and several) or (stages and not several and groups == 1):
         twice = replace(twice, buffers=2) if several else replace(twice, own_buffers=True)
         return twice if twice.shared_bytes + SPARE_BYTES <= arch.shared_bytes_optin else made
     return made
+
+
+def results_of(tile: tuple[int, int, int], is_gated: bool, is_swapped: bool) -> tuple[int, int]:
+    """Return the extents of a tile of D as the kernel sees it: of pairs it has one row or column for two."""
+    m, n, _ = tile
+    halves = 1 + is_gated
+    return (m // halves, n) if is_swapped else (m, n // halves)
+
+
+def may_alternate(problem: Problem) -> bool:
+    """Return whether a tensor map can have alternating rows of both matrices of pairs."""
+    return problem.b.major == "K" and problem.n % PAIRED_ROWS == 0
 
 
 def _epilogue(problem: Problem, swapped: bool) -> ElementEpilogue:

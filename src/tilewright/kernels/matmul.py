@@ -129,7 +129,8 @@ class Matmul:
         needs a value while it is traced (in `if`, as an exponent, for math.sqrt, in a function of another package) does
         each value compile its own kernel. Python calls it as `epilogue(accumulator)`, so functools.partial(f, scale=y)
         calls f(accumulator, scale=element). `if` and loops on device values need a function made with def, as
-        `tw.function` does. `tw.dropout(p, seed)` is an epilogue, and may be called in one.
+        `tw.function` does. `tw.dropout(p, seed)` is an epilogue, and may be called in one. `tw.gated(f, pairs)` is one
+        that takes the accumulators of two columns of `b`: the result has half as many.
 
         **also** requests more results, which follow this one in a tuple: a list of element types, for results of the
         same shape, and of pairs of an operation ("sum", "max", "min", "amax") and an axis (-1, -2), for reductions of
@@ -226,7 +227,7 @@ class Matmul:
         asked_type = None if out_dtype is None else _element_type(out_dtype)
         further = asked(also) if also != () else ()
         _check_also(further, weights)
-        infos += further_infos(further, infos, asked_type, precision, has_epilogue=function is not None)
+        infos += further_infos(further, infos, asked_type, precision, function.function if function else None)
         names += tuple(one.name(place) for place, one in enumerate(further))
         options = Options(
             precision, asked_type, beta != 0, function.function if function else None, len(scaled), further
@@ -386,7 +387,7 @@ def _compute_also(
     """Compute a call with further results, which are made here."""
     _check_also(further, weights)
     infos = tuple(None if x is None else _describe(name, x) for name, x in zip(NAMES, arrays[: OUT + 1], strict=False))
-    made_of = further_infos(further, infos, out_dtype, precision, has_epilogue=found is not None)
+    made_of = further_infos(further, infos, out_dtype, precision, None if found is None else found.function)
     adapter = adapter_for(arrays[0])
     assert adapter is not None
     made = tuple(maker_for(adapter.library, x.shape, x.dtype, x.device)()[0] for x in made_of)
@@ -415,7 +416,13 @@ def forget_plans() -> None:
 
 
 def _arrange(inputs: Inputs, options: Options, weights: WeightFormat | None) -> ArrangedProblem:
-    return arrange_problem(inputs, options) if weights is None else arrange_weights(inputs, options, weights)
+    if weights is None:
+        return arrange_problem(inputs, options)
+    if options.pairs is not None:
+        raise ArgumentError(
+            "the epilogue is tw.gated, and b is quantised weights", help="multiply by weights.dequantised()"
+        )
+    return arrange_weights(inputs, options, weights)
 
 
 def _names(

@@ -159,7 +159,7 @@ def predict_waves(
     """
     m, n, k = configuration.tile
     splits = configuration.splits
-    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch * splits
+    tiles = -(-problem.m // m) * -(-problem.columns // n) * problem.batch * splits
     steps = math.ceil(math.ceil(problem.k / k) / splits)
     blocks = min(blocks, len(steps_us))
 

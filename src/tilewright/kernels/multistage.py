@@ -138,6 +138,7 @@ class Multistage(Family):
     name = "multistage"
     takes_parts = True
     takes_further = True
+    takes_pairs = True
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return the table for the element type, what was measured and what was not, and each with splits of K."""
@@ -145,7 +146,9 @@ class Multistage(Family):
         tilings = (*measured, *more) if problem.parts is None else _IN_PARTS[problem.parts.part]
         whole = [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
         if problem.quantises:  # a tile has whole blocks of columns
-            whole = [c for c in whole if c.tile[1] % BLOCK == 0]
+            whole = [c for c in whole if c.tile[1] // (1 + problem.is_gated) % BLOCK == 0]
+        if problem.is_gated:  # sums of splits would be of all columns
+            return whole
         return [*whole, *(c for configuration in whole for c in with_splits(configuration, problem, arch))]
 
     def needs(self, problem: Problem) -> Needs:
@@ -185,6 +188,7 @@ class Multistage(Family):
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
         tile_m, tile_n, _ = configuration.tile
+        tile_n //= 1 + problem.is_gated
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * splits
         if splits > 1:
             first = _kernel(len(problem.blocks))[blocks, plan.threads]
@@ -229,6 +233,6 @@ def _rejection_at_edges(problem: Problem, configuration: Configuration) -> str |
     found = _WITHOUT_EDGES if configuration.splits == 1 else _SPLIT_WITHOUT_EDGES
     if (problem.compute, configuration.tile, problem.a.major + problem.b.major) not in found:
         return None
-    extents = zip("MNK", (problem.m, problem.n, problem.k), configuration.tile, strict=True)
+    extents = zip("MNK", (problem.m, problem.columns, problem.k), configuration.tile, strict=True)
     edges = [f"{mode} is not a multiple of {tile}" for mode, extent, tile in extents if extent % tile]
     return f"{edges[0]}, and no registers are left for what edges need" if edges else None

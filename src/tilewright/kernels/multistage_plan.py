@@ -38,8 +38,8 @@ from tilewright.transactions import ROW
 class OperandPlan:
     """Tiles of `rows` (of M or N) by `depth` (of K) of one operand, and how they are copied.
 
-    `along_k` says that the vectors of `copy` lie along K. Guards say what may reach beyond the matrix: rows, K, and a
-    vector by a part of its elements.
+    `copy` takes them in `parts` along the rows, of a matrix each. `along_k` says that its vectors lie along K. Guards
+    say what may reach beyond the matrix: rows, K, and a vector by a part of its elements.
     """
 
     dtype: DType
@@ -52,6 +52,12 @@ class OperandPlan:
     guard_rows: bool
     guard_k: bool
     guard_parts: bool
+    parts: int = 1
+
+    @property
+    def copied_rows(self) -> int:
+        """The rows that are copied from one matrix."""
+        return self.rows // self.parts
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,12 @@ class Plan:
         return self.mma.size
 
     @property
+    def results(self) -> tuple[int, int]:
+        """The extents of a block's part of D: of pairs of columns, half of the tile's."""
+        m, n, _ = self.tile
+        return m, n // self.b.parts
+
+    @property
     def held_steps(self) -> int:
         """The steps of K whose fragments have names of their own; only two are alive at a time.
 
@@ -107,7 +119,7 @@ class Plan:
         stages = sum(_bytes(part.smem, part.dtype) for part in (self.a, self.b))
         # What is mended lies at multiples of 128 bytes, and a flag behind it.
         mended = 0 if self.parts is None else -(-_bytes(self.sums, self.mma.atom.dtype_c) // 128) * 128 + 4
-        return max(stages, _bytes(self.epilogue.smem, self.epilogue.staged), mended)
+        return max(stages, self.epilogue.buffers * _bytes(self.epilogue.smem, self.epilogue.staged), mended)
 
 
 def _bytes(layout: Layout | ComposedLayout, dtype: DType) -> int:
@@ -125,10 +137,16 @@ def plan_for(problem: Problem, configuration: Configuration, arch: Arch) -> Plan
     # An extent counts only by what divides it: whole tiles, whole vectors, or neither.
     m, n, k = (
         _representative(extent, tile)
-        for extent, tile in zip((problem.m, problem.n, problem.k), configuration.tile, strict=True)
+        for extent, tile in zip((problem.m, problem.n, problem.k), _own_tile(problem, configuration), strict=True)
     )
     problem = replace(problem, m=m, n=n, k=k, batch=min(problem.batch, 2))
     return _plan(problem, replace(configuration, splits=min(configuration.splits, 2)), arch)
+
+
+def _own_tile(problem: Problem, configuration: Configuration) -> tuple[int, int, int]:
+    """Return what a block has of D and of K: of pairs of columns, half as many columns as the instructions compute."""
+    m, n, k = configuration.tile
+    return m, n // (1 + problem.is_gated), k
 
 
 def _representative(extent: int, tile: int) -> int:
@@ -143,7 +161,8 @@ def _representative(extent: int, tile: int) -> int:
 def _plan(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:
     tile_m, tile_n, tile_k = configuration.tile
     mma = tiled_mma_for(problem, configuration, arch)
-    for extent, covered, mode in zip(configuration.tile, mma.shape_mnk, "MNK", strict=True):
+    own_tile = _own_tile(problem, configuration)
+    for extent, covered, mode in zip(own_tile, mma.shape_mnk, "MNK", strict=True):
         if extent % covered:
             raise LayoutError(f"a tile of {extent} along {mode} holds no whole instructions of the warps, {covered}")
     return Plan(
@@ -151,9 +170,18 @@ def _plan(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:
         configuration.stages,
         configuration.group,
         plan_operand(problem.a, "A", (problem.m, problem.k), (tile_m, tile_k), configuration.stages, mma, arch),
-        plan_operand(problem.b, "B", (problem.n, problem.k), (tile_n, tile_k), configuration.stages, mma, arch),
+        plan_operand(
+            problem.b,
+            "B",
+            (problem.n, problem.k),
+            (tile_n, tile_k),
+            configuration.stages,
+            mma,
+            arch,
+            1 + problem.is_gated,
+        ),
         mma,
-        plan_epilogue(problem, (tile_m, tile_n), mma.size),
+        plan_epilogue(problem, own_tile[:2], mma.size),
         problem.batch != 1 or configuration.splits > 1,
         problem.parts,
         configuration.splits > 1,
@@ -228,16 +256,24 @@ def instruction_for(compute: DType, a: DType, b: DType, arch: Arch) -> MMAAtom |
 
 
 def plan_operand(
-    operand: Operand, name: str, extents: tuple[int, int], tile: tuple[int, int], stages: int, mma: TiledMMA, arch: Arch
+    operand: Operand,
+    name: str,
+    extents: tuple[int, int],
+    tile: tuple[int, int],
+    stages: int,
+    mma: TiledMMA,
+    arch: Arch,
+    parts: int = 1,
 ) -> OperandPlan:
-    """Plan operand `name` ("A" or "B") of `extents` (rows, K), taken in tiles of (rows, K).
+    """Plan operand `name` ("A" or "B") of `extents` (rows, K), taken in tiles of (rows, K), of `parts` matrices each.
 
     Raises `LayoutError` when the threads of `mma` cannot share the copying of a tile evenly.
     """
     is_fma = mma.atom.threads == 1
     smem_along_k = not is_fma and (operand.major != "MN" or operand.dtype.bits == 8)
     copy_along_k = operand.major != "MN"
-    copy = _copy_in(operand, tile, mma.size, arch, in_place=smem_along_k == copy_along_k)
+    copied = tile[0] // parts, tile[1]
+    copy = _copy_in(operand, copied, mma.size, arch, in_place=smem_along_k == copy_along_k)
     atom = _fragment_load(operand.dtype, smem_along_k, is_fma)
     swizzled = None if is_fma else _swizzled(operand.dtype, tile, stages, smem_along_k)
     smem = swizzled or _padded(operand.dtype, tile, stages, is_fma=is_fma)
@@ -249,9 +285,10 @@ def plan_operand(
         copy,
         make_tiled_copy_A(atom, mma) if name == "A" else make_tiled_copy_B(atom, mma),
         copy_along_k,
-        guard_rows=extents[0] % tile[0] != 0,
+        guard_rows=extents[0] % copied[0] != 0,
         guard_k=extents[1] % tile[1] != 0,
         guard_parts=extents[1 if copy_along_k else 0] % width != 0,
+        parts=parts,
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import DType
 from tilewright.kernels._packing_kernel import THREADS, TILE, pack_tiles, pack_tiles_of_two
-from tilewright.kernels.arrangement import Placement
+from tilewright.kernels.arrangement import Placement, Shape
 from tilewright.kernels.problem import Operand
 from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime.arrays import Device
@@ -34,26 +34,27 @@ class Packing(NamedTuple):
     """What packs one operand of every call of a kind.
 
     `make` gives memory of (batches, rows, row) elements, `shape` and `strides` are those of what the kernel reads of
-    it, and `whole` is the shape that is filled: rows up to their last vector, by so many `blocks`.
+    it, and `whole` and `steps` those of what is filled: rows up to their last vector, by so many `blocks`. What is read
+    lies as `source` says, each of its matrices once.
     """
 
     blocks: int
     make: Maker
-    shape: tuple[int, int, int]
-    strides: tuple[int, int, int]
-    whole: tuple[int, int, int]
+    shape: Shape
+    strides: Shape
+    whole: Shape
+    steps: Shape
+    source: tuple[Shape, Shape]
     across: bool
 
     def views(self, source: View) -> tuple[View, View, View]:
         """Return what is filled, what it is filled with, and the packed matrix."""
         memory, pointer = self.make()
         kind, dtype, device = type(source), source.dtype, source.device
-        filled = kind(pointer, self.whole, self.strides, dtype, device, True, memory, source.stream)
+        filled = kind(pointer, self.whole, self.steps, dtype, device, True, memory, source.stream)
         packed = kind(pointer, self.shape, self.strides, dtype, device, False, memory, source.stream)
-        if self.whole[2] != source.shape[2]:  # the same matrix for the whole batch
-            once = (*source.shape[:2], 1)
-            read = source.pointer, once, source.strides, dtype, device, False, source.owner, source.stream
-            source = kind(*read)
+        if source.shape != self.source[0]:  # the same matrix for the whole batch, or pairs, which are read as rows
+            source = kind(source.pointer, *self.source, dtype, device, False, source.owner, source.stream)
         return filled, source, packed
 
     def pack(self, source: View) -> View:
@@ -78,15 +79,22 @@ def maker_of(library: str, shape: tuple[int, ...], dtype: DType, device: Device)
 
 def packing_for(operand: Operand, placement: Placement, library: str, device: Device) -> Packing:
     """Return what packs an operand that lies as it is placed, in memory of a library, or of our own."""
-    rows, k, batch = placement.shape
-    copies = 1 if placement.strides[2] == 0 else batch
-    row = packed_row(operand, k)
-    step = rows * row if copies > 1 else 0
+    extent, k, *pair, batch = placement.shape
+    first, along, *partner, step = placement.strides
+    row, copies = packed_row(operand, k), 1 if step == 0 else batch
+    rows, down, of_pair = extent, first, [row]
+    if pair:  # rows of one matrix: partners lie side by side, or one half behind the other
+        is_beside = extent == 1 or first == 2 * partner[0]
+        rows, down = 2 * extent, partner[0] if is_beside else first
+        of_pair = [2 * row, row] if is_beside else [row, extent * row]
+    matrix = rows * row if copies > 1 else 0
     return Packing(
         -(-rows // TILE) * -(-row // TILE) * copies,
         maker_of(library, (copies, rows, row), operand.dtype, device),
         placement.shape,
-        (row, 1, step),
+        (of_pair[0], 1, *of_pair[1:], matrix),
         (rows, row, copies),
-        operand.major == "MN",
+        (row, 1, matrix),
+        ((rows, k, copies), (down, along, step)),
+        down == 1 and operand.major != "K",
     )

@@ -92,6 +92,10 @@ class Problem:
     `elements`; it is equal to others that mean the same. Where there are `further` results it returns a value for each
     of them behind that of D, or one value for all. Where it drops elements, `places` is the mode of D that the columns
     of the result are.
+
+    Where it `is_gated`, the epilogue takes a pair of accumulators for each element of D, those of the two matrices that
+    B has along a mode of its own: B[n, k, pair, l]. Of scales, C and bias those that are `doubled` are two operands
+    each, one for each of a pair; the others are the same for both.
     """
 
     m: int
@@ -114,6 +118,13 @@ class Problem:
     sums_stay: bool = False
     further: tuple[Further, ...] = ()
     places: Literal["M", "N"] | None = None
+    is_gated: bool = False
+    doubled: tuple[bool, ...] = ()
+
+    @property
+    def columns(self) -> int:
+        """The columns of the product: two for each of D where its epilogue takes pairs."""
+        return self.n * (1 + self.is_gated)
 
     @property
     def quantises(self) -> bool:
@@ -141,20 +152,22 @@ class Problem:
     @property
     def operands(self) -> tuple[DType, ...]:
         """The element types of what the epilogue reads: scales, C, bias, and what its function takes."""
-        return self.scales + tuple(x for x in (self.c, self.bias) if x is not None) + self.elements
+        before = self.scales + tuple(x for x in (self.c, self.bias) if x is not None)
+        doubled = self.doubled or (False,) * len(before)
+        return tuple(x for x, twice in zip(before, doubled, strict=True) for _ in range(1 + twice)) + self.elements
 
     @property
     def flops(self) -> int:
         """The number of multiplications and additions."""
-        return 2 * self.m * self.n * self.k * self.batch
+        return 2 * self.m * self.columns * self.k * self.batch
 
     @property
     def bytes(self) -> int:
         """The bytes that pass between device memory and the multiprocessors when each element passes once."""
         a = self.m * self.k * self.a.dtype.bytes
-        b = self.n * self.k * self.b.dtype.bytes if self.weights is None else self.weights.bytes
+        b = self.columns * self.k * self.b.dtype.bytes if self.weights is None else self.weights.bytes
         d = self.m * self.n * self.d.dtype.bytes
-        c = self.m * self.n * self.c.bytes if self.c is not None else 0
+        c = self.m * self.columns * self.c.bytes if self.c is not None else 0
         stored = sum(x.dtype.bytes for x in self.further if x.operation is None)
         return (a + b + c + d + self.m * self.n * stored) * self.batch
 

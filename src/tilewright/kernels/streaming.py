@@ -51,7 +51,8 @@ class StreamingPlan:
 
     @property
     def columns(self) -> int:
-        return COLUMNS
+        """The columns of D that a block computes."""
+        return COLUMNS // (1 + self.epilogue.is_gated)
 
     @property
     def w_layout(self) -> Layout:
@@ -82,6 +83,7 @@ class Streaming(Family):
     """B from memory to the registers that multiply it; the warps of a block divide K."""
 
     name = "streaming"
+    takes_pairs = True
     is_simulated = False  # a result is what such calls want, and one family gives it
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
@@ -113,7 +115,7 @@ class Streaming(Family):
     ) -> Prediction:
         """Return the longer of what memory takes, and the loads of a warp, one after another."""
         rows, warps = configuration.tile[0], configuration.warps[1]
-        blocks = -(-problem.n // COLUMNS) * problem.batch
+        blocks = -(-problem.columns // COLUMNS) * problem.batch
         allowed = blocks_allowed(
             machine.arch,
             threads=configuration.threads,
@@ -132,7 +134,7 @@ class Streaming(Family):
         if isinstance(function, ElementFunction):
             numbers = function.uses(problem.accumulator, problem.elements, arch)
             plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        blocks = -(-problem.m // plan.tokens) * -(-problem.n // COLUMNS) * problem.batch
+        blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
         launcher = _kernel(len(problem.operands) + len(plan.epilogue.numbers))[blocks, plan.threads]
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 

@@ -97,6 +97,11 @@ class WarpgroupPlan(WeightPlan):
         return THREADS
 
     @property
+    def results(self) -> tuple[int, int]:
+        """The extents of a tile of results."""
+        return self.tile[:2]
+
+    @property
     def chunks(self) -> int:
         """The chunks of K in an iteration."""
         return self.items * self.shares // self.tiles

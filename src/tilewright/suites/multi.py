@@ -34,6 +34,7 @@ _COLUMNS = (
 
 Call = Callable[[], Any]  # Any: a tensor
 PRODUCT, EXCHANGE, OURS = "product alone", "communication alone", "tw.torch"
+SYMMETRIC = "tw.torch, symmetric memory"
 
 
 def new_report(backend: Backend, ranks: int, sizes: Sequence[str]) -> Report:
@@ -129,6 +130,7 @@ def _gather(shape: Shape, rank: int, settings: dict[str, Any]) -> list[Row]:
         "one after the other": one_after_the_other,
         OURS: lambda: _ours().all_gather_matmul(x, w),
     }
+    calls |= _by_symmetric_memory(lambda: _ours().all_gather_matmul(x, w))
     fused = _fused("fused_all_gather_matmul")
     if fused is not None:
         calls["torch, fused"] = lambda: fused(x, [w], 0, _torch().distributed.group.WORLD.group_name)[1][0]
@@ -158,6 +160,7 @@ def _scatter(shape: Shape, rank: int, settings: dict[str, Any]) -> list[Row]:
         "one after the other": one_after_the_other,
         OURS: lambda: _ours().matmul_reduce_scatter(x, w),
     }
+    calls |= _by_symmetric_memory(lambda: _ours().matmul_reduce_scatter(x, w))
     fused = _fused("fused_matmul_reduce_scatter")
     if fused is not None:
         calls["torch, fused"] = lambda: fused(x, w, "sum", 0, _torch().distributed.group.WORLD.group_name)
@@ -231,6 +234,21 @@ def _exchange(kind: str) -> Callable[[Any, Any], object]:
     }[kind]
     found: Callable[[Any, Any], object] = getattr(dist, new, None) or getattr(dist, old)
     return found
+
+
+def _by_symmetric_memory(call: Call) -> dict[str, Call]:
+    """Return the same call by symmetric memory, where there are GPUs; it is switched on for the time of a call."""
+    if _torch().distributed.get_backend() != "nccl":
+        return {}
+
+    def by_symmetric_memory() -> Any:
+        _ours().use_symmetric_memory()
+        try:
+            return call()
+        finally:
+            _ours().use_symmetric_memory(enabled=False)
+
+    return {SYMMETRIC: by_symmetric_memory}
 
 
 def _fused(name: str) -> Any:

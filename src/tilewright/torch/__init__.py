@@ -31,11 +31,13 @@ from tilewright.torch.rows import log_softmax as log_softmax
 from tilewright.torch.rows import rms_norm as rms_norm
 from tilewright.torch.rows import softmax as softmax
 from tilewright.torch.sharding import Way as Way
+from tilewright.torch.symmetric import SymmetricGroup as SymmetricGroup
+from tilewright.torch.symmetric import use_symmetric_memory as use_symmetric_memory
 
 __all__ = [
     "op", "Operator", "Way",
     "matmul", "matmul_operator", "grouped_matmul", "quantized_matmul", "dropout", "softmax", "log_softmax", "rms_norm",
     "layer_norm", "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
     "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "overlap_products", "OverlapPass",
-    "nn", "patch", "PatchReport", "PatchRow",
+    "SymmetricGroup", "use_symmetric_memory", "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

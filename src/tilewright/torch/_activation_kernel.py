@@ -1,6 +1,7 @@
 """Functions of neural networks and their derivatives, element by element; device code, traced into kernels.
 
-`derivative` works on a number and on a tile. `finish` is an epilogue of matmul; `activate` is a kernel of its own.
+`derivative` works on a number and on a tile. `finish` and `finish_pair` are epilogues of matmul; `activate` is a kernel
+of its own.
 """
 
 from __future__ import annotations
@@ -95,6 +96,12 @@ def finish(accumulator, function, gate=None, residual=None, drop=None):
     if drop is not None:
         found = drop(found)
     return found if residual is None else found + residual.to(found.dtype)
+
+
+def finish_pair(gate, up, function, keeps=False, residual=None, drop=None):
+    """Return what an epilogue of a name makes of a pair of accumulators, and both of them where it `keeps` them."""
+    found = finish(derivative(function, 0, gate) * up, "", residual=residual, drop=drop)
+    return (found, gate, up) if keeps else found
 
 
 @tw.kernel

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import tilewright
 from tilewright.errors import ArgumentError
+from tilewright.torch import symmetric
 from tilewright.torch.operators import op
 from tilewright.torch.products import matmul_operator, precision_of_torch
 
@@ -125,7 +126,8 @@ def _reduced_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor
 @op("tilewright::all_gather_matmul", shape=_gathered_shape, autocast="lower")
 def all_gather_matmul_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
     """Gather rows and multiply them: the operator under `tw.torch.all_gather_matmul`."""
-    return _gathered_products(x, [w], [None], _group_of(group))[1]
+    found = symmetric.gathered(x, w, _group_of(group))
+    return _gathered_products(x, [w], [None], _group_of(group))[1] if found is None else found
 
 
 @op("tilewright::gathered_products", shape=_gathered_shapes)
@@ -139,7 +141,8 @@ def gathered_products_operator(
 @op("tilewright::matmul_reduce_scatter", shape=_scattered_shape, autocast="lower")
 def matmul_reduce_scatter_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
     """Multiply, and give each rank its rows of the sum: the operator under `tw.torch.matmul_reduce_scatter`."""
-    return _scattered_products([x], [w], [None], _group_of(group))
+    found = symmetric.scattered(x, w, _group_of(group))
+    return _scattered_products([x], [w], [None], _group_of(group)) if found is None else found
 
 
 @op("tilewright::scattered_products", shape=_sum_shape)

@@ -1,4 +1,7 @@
-"""`tw.torch.matmul`: products with gradients, and the functions that may follow in the same kernel."""
+"""`tw.torch.matmul`: products with gradients, and the functions that may follow in the same kernel.
+
+Where columns are pairs of a gate and what it multiplies, both are stored if a gradient is required, beside the result.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.kernels.dropout import check_probability
-from tilewright.torch._activation_kernel import FUNCTIONS, THREADS, TILE, activate, finish
+from tilewright.torch._activation_kernel import FUNCTIONS, THREADS, TILE, activate, finish, finish_pair
 from tilewright.torch.dropout import dropout_operator, seed_for
 from tilewright.torch.operators import op
-from tilewright.torch.sharding import Way, partial, shard, sharded_like, sums
+from tilewright.torch.sharding import Way, partial, replicated, shard, sharded_like, sums
 
 Epilogue = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
+Pairs = Literal["halves", "interleaved"]
 EPILOGUES = (*FUNCTIONS, "swiglu")
 _DROPOUT = 8  # its place among the inputs of the operator
 _LAST_ORDER = 3  # of the derivatives that kernels know
@@ -154,11 +158,16 @@ def matmul_operator(
         if dropout:
             operands["drop"] = tilewright.dropout(dropout, seed)
         function = functools.partial(finish, function=epilogue, **operands)
-    precise = (precision or precision_of_torch()) if a.dtype == torch.float32 else None
-    if precision == "fp8_fast":  # other precisions are for float32, and say nothing of what autocast made of it
-        precise = precision
+    precise = _precision_for(a, precision)
     found: torch.Tensor = tilewright.matmul(a, b, bias=bias, epilogue=function, out_dtype=out_dtype, precision=precise)
     return found
+
+
+def _precision_for(a: torch.Tensor, precision: str) -> str | None:
+    """Return what `tw.matmul` is told of the precision; those for float32 say nothing of what autocast made of it."""
+    if a.dtype == torch.float32:
+        return precision or precision_of_torch()
+    return precision if precision == "fp8_fast" else None
 
 
 @matmul_operator.backward
@@ -192,6 +201,19 @@ def _matmul_backward(
             grad = activation(wide, grad, None, "silu", 0)
         else:
             grad = activation(before, grad, None, epilogue, 1)
+    return found | _gradients_of_product(grad, a, b, bias, precision, needs)
+
+
+def _gradients_of_product(
+    grad: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    precision: str,
+    needs: frozenset[str],
+) -> dict[str, torch.Tensor]:
+    """Return the gradients of a, b and bias for that of a @ b + bias."""
+    found = {}
     if bias is not None and "bias" in needs:
         found["bias"] = _summed(grad, bias)
     slope = grad.to(a.dtype)
@@ -249,6 +271,131 @@ def _matmul_ways(
     return ways
 
 
+# --- pairs of columns ------------------------------------------------------------------------------------------------
+
+
+def _gated_results(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    epilogue: str = "silu",
+    pairs: str = "halves",
+    keeps: bool = False,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "",
+    dropout: float = 0.0,
+    seed: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return an empty result, and empty gates and factors, without elements where they are not kept."""
+    columns = b.shape[-1]
+    torch._check(columns % 2 == 0, lambda: f"b has {columns} columns, which are no pairs of a gate and a factor")
+    product = _result(a, b[..., : columns // 2], out_dtype=out_dtype)
+    gate, up = (product.new_empty(product.shape if keeps else (0,)) for _ in range(2))
+    return product, gate, up
+
+
+@op("tilewright::gated_matmul", shape=_gated_results, vmap="loop", autocast="lower")
+def gated_matmul_operator(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    epilogue: str = "silu",
+    pairs: str = "halves",
+    keeps: bool = False,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "",
+    dropout: float = 0.0,
+    seed: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compute dropout(epilogue(gate) * up) + residual in one kernel, where a @ b + bias has the columns of both.
+
+    The other results are gate and up, for the backward pass; they have no elements unless it `keeps` them, and then
+    that pass computes the product again.
+    """
+    operands: dict[str, Any] = {} if residual is None else {"residual": residual}
+    if dropout:
+        operands["drop"] = tilewright.dropout(dropout, seed)
+    function = functools.partial(finish_pair, function=epilogue, keeps=keeps, **operands)
+    gated: Any = tilewright.gated(function, pairs)  # type: ignore[arg-type]  # which checks it
+    kept = [_result(a, b, out_dtype=out_dtype).dtype] * 2 if keeps else ()
+    found = tilewright.matmul(
+        a, b, bias=bias, epilogue=gated, out_dtype=out_dtype, precision=_precision_for(a, precision), also=kept
+    )
+    y, gate, up = found if keeps else (found, found.new_empty(0), found.new_empty(0))
+    return y, gate, up
+
+
+@gated_matmul_operator.backward
+def _gated_backward(
+    grad: torch.Tensor,
+    of_gate: torch.Tensor,
+    of_up: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    epilogue: str,
+    pairs: str,
+    keeps: bool,
+    precision: str,
+    dropout: float,
+    seed: torch.Tensor | None,
+    results: tuple[torch.Tensor, ...],
+    needs: frozenset[str],
+) -> dict[str, torch.Tensor]:
+    found = {}
+    if residual is not None and "residual" in needs:
+        found["residual"] = _summed(grad, residual)
+    if not needs - {"residual"}:
+        return found
+    if dropout:
+        assert seed is not None
+        grad = dropout_operator(grad, seed, dropout)
+    is_halves, more_gate, more_up = pairs == "halves", None, None
+    if keeps:  # gradients of gradients reach them
+        (_, gate, up), more_gate, more_up = results, of_gate, of_up
+    else:
+        product = matmul_operator(a, b, bias, None, None, "", grad.dtype, precision)
+        gate, up = product.chunk(2, -1) if is_halves else product.unflatten(-1, (-1, 2)).unbind(-1)
+    slopes = activation(gate, grad * up, more_gate, epilogue, 1), activation(gate, grad, more_up, epilogue, 0)
+    slope = torch.cat(slopes, -1) if is_halves else torch.stack(slopes, -1).flatten(-2)
+    return found | _gradients_of_product(slope, a, b, bias, precision, needs)
+
+
+@gated_matmul_operator.sharding
+def _gated_ways(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    residual: Any = None,
+    epilogue: str = "silu",
+    pairs: str = "halves",
+    keeps: bool = False,
+    out_dtype: Any = None,
+    precision: str = "",
+    dropout: float = 0.0,
+    seed: Any = None,
+) -> list[Way]:
+    """Return the ways of products by rows and by batches; none with dropout. Parts of columns would divide pairs."""
+    if dropout:
+        return []
+    rank = max(len(a.shape), len(b.shape))
+
+    def way(mode: int, **inputs: Any) -> Way:
+        around = {
+            n: sharded_like(x.shape, mode, rank) for n, x in (("bias", bias), ("residual", residual)) if x is not None
+        }
+        kept = [shard(mode) if keeps else replicated()] * 2
+        return Way([shard(mode), *kept], {**inputs, **around})
+
+    ways = [way(rank - 2, a=shard(len(a.shape) - 2))]
+    for n in range(rank - 2):
+        ways.append(way(n, a=sharded_like(a.shape, n, rank), b=sharded_like(b.shape, n, rank)))
+    return ways
+
+
 def precision_of_torch() -> str:
     """Return the precision of float32 products that torch is set to."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
@@ -266,6 +413,7 @@ def matmul(
     bias: torch.Tensor | None = None,
     epilogue: Epilogue | None = None,
     gate: torch.Tensor | None = None,
+    pairs: Pairs | None = None,
     residual: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     precision: Literal["ieee", "tf32", "tf32x3", "bf16x6", "bf16x9", "fp8_fast"] | None = None,
@@ -285,25 +433,43 @@ def matmul(
     is silu(gate) * (a @ b + bias) + residual. `precision` is one of `tw.matmul`, for float32 and its gradients; by
     default `torch.get_float32_matmul_precision()` decides, as for `torch.matmul`.
 
+    With `pairs`, one product has the gate and what it multiplies: b and `bias` have 2 N columns, the result has N, and
+    is epilogue(gate) * up + residual, where "swiglu" means silu. "halves" have all gates first, "interleaved" columns
+    2 n and 2 n + 1 (see `tw.gated`).
+
+    >>> x, w13 = torch.ones(1, 2), torch.tensor([[1.0, 1.0], [-1.0, -1.0], [3.0, 3.0], [4.0, 4.0]])
+    >>> tw.torch.matmul(x, w13.T, epilogue="relu", pairs="halves")
+    tensor([[12.,  0.]])
+
     With `dropout=p` (0 while not training), elements are zero with probability p, and the others are divided by 1 - p
     (see `tw.dropout`). `seed` is an int or a tensor of one int64; by default one is drawn from torch's generator of the
     device. The backward pass computes the mask again.
 
     Without gradients this is one kernel, and the result is rounded once. If a gradient is required, a @ b + bias is
     stored in the type of the result and the function is a second kernel, because the backward pass needs its argument;
-    dropout behind a function is a third. Gradients are differentiable.
+    dropout behind a function is a third. With `pairs` it is one kernel, which stores gate and up too. Gradients are
+    differentiable.
 
     Under autocast, operands become its 16-bit type. CPU tensors run in the simulator.
 
     Raises `ArgumentError` for arguments that do not fit together.
     """
     _check(a, b, bias, epilogue, gate, residual, dropout)
+    _check_pairs(b, epilogue, gate, pairs)
     key = seed_for(seed, a.device) if dropout else None
     left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
     if b.ndim == 1 or a.ndim == 1:
         # A vector's mode is there for the product alone: addends get it too, where they reach so far.
         bias, gate, residual = (_with_modes_of_vectors(x, a.ndim == 1, b.ndim == 1) for x in (bias, gate, residual))
     operands = [x for x in (a, b, bias, gate, residual) if x is not None]
+    if pairs is not None:
+        assert epilogue is not None
+        function = "silu" if epilogue == "swiglu" else epilogue
+        keeps = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+        found, _, _ = gated_matmul_operator(
+            left, right, bias, residual, function, pairs, keeps, out_dtype, precision or "", dropout, key
+        )
+        return found.squeeze(-2) if a.ndim == 1 else found
     if epilogue is not None and torch.is_grad_enabled() and any(x.requires_grad for x in operands):
         found = matmul_operator(left, right, bias, None, None, "", out_dtype, precision or "")
         after = None if residual is None else residual.to(found.dtype).expand_as(found)
@@ -332,6 +498,23 @@ def _with_modes_of_vectors(x: torch.Tensor | None, has_no_rows: bool, has_no_col
     return x.unsqueeze(-2) if has_no_rows and x.ndim > 1 else x
 
 
+def _check_pairs(b: torch.Tensor, epilogue: str | None, gate: torch.Tensor | None, pairs: str | None) -> None:
+    """Refuse a gate without a function for it, or two gates, or none."""
+    if pairs is None:
+        if (gate is not None) != (epilogue == "swiglu"):
+            raise ArgumentError(
+                'epilogue="swiglu" goes with gate=, and nothing else does',
+                help='pass gate=x @ w_gate with epilogue="swiglu", or pairs="halves" for a b with the columns of both',
+            )
+        return
+    if gate is not None:
+        raise ArgumentError(f"pairs={pairs!r} says that b has the gate, and gate= is another", help="leave one out")
+    if epilogue is None:
+        raise ArgumentError(f"pairs={pairs!r} goes with an epilogue", help='epilogue="swiglu", for example')
+    if b.ndim < 2:
+        raise ArgumentError(f"pairs={pairs!r} are of columns of b, and b is a vector", help="pass a matrix")
+
+
 def _check(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -346,11 +529,6 @@ def _check(
         raise ArgumentError(
             f"epilogue is {epilogue!r}, and has a name here",
             help=f"one of {', '.join(EPILOGUES)}; tw.matmul takes functions, without gradients",
-        )
-    if (gate is not None) != (epilogue == "swiglu"):
-        raise ArgumentError(
-            'epilogue="swiglu" goes with gate=, and nothing else does',
-            help='pass gate=x @ w_gate with epilogue="swiglu"',
         )
     check_probability("tw.torch.matmul", "dropout", dropout)
     for name, x in (("a", a), ("b", b), ("bias", bias), ("gate", gate), ("residual", residual)):

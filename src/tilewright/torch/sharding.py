@@ -60,6 +60,13 @@ def shard(mode: int) -> Any:
     return Shard(mode)
 
 
+def replicated() -> Any:
+    """Return the placement of what every device has all of."""
+    from torch.distributed.tensor import Replicate
+
+    return Replicate()
+
+
 def partial(reduction: str = "sum") -> Any:
     """Return the placement of a tensor that is the sum (or the mean) of what the devices hold."""
     from torch.distributed.tensor import Partial

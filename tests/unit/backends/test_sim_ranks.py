@@ -67,6 +67,22 @@ def test_tensor_maps_describe_the_arrays_of_each_rank() -> None:
         np.testing.assert_array_equal(x, y)
 
 
+@tw.kernel
+def copy_words(y, x):
+    words, i = x.recast(tw.uint32), tw.thread_idx.x
+    if i < words.shape[0]:
+        y.recast(tw.uint32)[i] = words[i]
+
+
+def test_arrays_of_each_rank_are_seen_as_other_elements() -> None:
+    def main(rank: Rank) -> bool:
+        x, y = np.arange(8, dtype=np.float16) + rank.rank, np.zeros(8, np.float16)
+        copy_words[1, 8](y, x)
+        return np.array_equal(x, y)
+
+    assert all(tw.simulate(ranks=2).run(main))
+
+
 def test_symmetric_buffers_are_the_same_arrays_on_all_ranks() -> None:
     def main(rank: Rank) -> Any:
         buffer = rank.symmetric((2, 3), tw.float16)

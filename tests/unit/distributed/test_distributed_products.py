@@ -103,31 +103,35 @@ def test_the_results_hold_in_other_orders_of_agents(operation: Any, expected: An
 @tw.kernel
 def tell_relaxed(flags, rank, number):
     for flag in flags:
-        tw.store(flag, rank, number, sem="relaxed", scope="sys")
+        for part in range(flag.shape[1]):
+            tw.store(flag, (rank, part), number, sem="relaxed", scope="sys")
 
 
 @tw.kernel
 def tell_one_gpu(flags, rank, number):
     for flag in flags:
-        tw.store(flag, rank, number, sem="release", scope="gpu")
+        for part in range(flag.shape[1]):
+            tw.store(flag, (rank, part), number, sem="release", scope="gpu")
 
 
 @tw.kernel
-def await_relaxed(flag, first, count, number):
+def await_relaxed(flag, first, count, parts, number):
     for n in range(count):
-        while tw.load(flag, (first + n) % flag.shape[0], sem="relaxed", scope="sys") < number:
-            pass
+        for part in range(parts):
+            while tw.load(flag, ((first + n) % flag.shape[0], part), sem="relaxed", scope="sys") < number:
+                pass
 
 
 @tw.kernel
-def await_one_gpu(flag, first, count, number):
+def await_one_gpu(flag, first, count, parts, number):
     for n in range(count):
-        while tw.load(flag, (first + n) % flag.shape[0], sem="acquire", scope="gpu") < number:
-            pass
+        for part in range(parts):
+            while tw.load(flag, ((first + n) % flag.shape[0], part), sem="acquire", scope="gpu") < number:
+                pass
 
 
 def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers.ExchangeBuffer, "wait", lambda self, first, count=1: None)
+    monkeypatch.setattr(buffers.ExchangeBuffer, "wait", lambda self, first, count=1, parts=1: None)
 
 
 def with_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tilewright.backends.cpp.variables import Variable, assign_variables
 from tilewright.backends.cpp.writer import Writer
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, TensorMap, Type, Value, VectorType
+from tilewright.ir.effects import Order
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Yield
 
@@ -46,7 +47,7 @@ class Printer:
         self.dialect = dialect
         self.structure: Structure = Structure(kernel)
         self.written: frozenset[Buffer] = _written(self.structure)
-        self.read_in_order: frozenset[Buffer] = _read_in_order(self.structure)
+        self.read_in_order: frozenset[Buffer] = _read_in_order(self.structure, self.written)
         self.inlined: frozenset[Value] = choose_inlined(self.structure)
         self.variables: dict[Value, Variable] = assign_variables(self.structure, self.inlined)
         self.names: Names = Names(reserved, _defined_by(self.structure))
@@ -158,12 +159,36 @@ class Printer:
         return LanguageError(summary, location=op.location, help=help)
 
 
-def _read_in_order(structure: Structure) -> frozenset[Buffer]:
-    """Return the buffers whose reads are to stay where they are, although nobody writes what they read."""
+def _read_in_order(structure: Structure, written: frozenset[Buffer]) -> frozenset[Buffer]:
+    """Return the buffers whose reads are to stay where they are, although the kernel writes nothing of what they read.
+
+    Those are all of global memory where a thread may learn from outside of the grid that something was written there.
+    """
     keeping = [op for op in structure.places if op.effects.keeps_reads]
-    if any(not op.uses for op in keeping):
+    if any(not op.uses for op in keeping) or _learns_from_outside(structure, written):
         return frozenset(buffer for buffer in structure.users if buffer.space is Space.GLOBAL)
     return frozenset(use.buffer for op in keeping for use in op.uses)
+
+
+def _learns_from_outside(structure: Structure, written: frozenset[Buffer]) -> bool:
+    """Say whether strong reads of global memory order what others wrote that are not threads of the grid.
+
+    Those of a scope that other GPUs belong to may. Of a scope within the GPU, those of what the kernel itself writes
+    are taken to hear from its own threads, which write nothing that is only read here.
+    """
+    strong = [op for op in structure.places if op.effects.scope is not None]
+    heard = {  # scopes in which words may come from outside
+        use.buffer: ("sys",) if use.buffer in written else ("gpu", "sys")
+        for op in strong
+        for use in op.uses
+        if use.buffer.space is Space.GLOBAL and use.use.is_read
+    }
+    return any(
+        op.effects.scope in scopes
+        for op in strong
+        if op.effects.order & Order.ACQUIRE
+        for scopes in ([heard.get(use.buffer, ()) for use in op.uses] if op.uses else heard.values())
+    )
 
 
 def _written(structure: Structure) -> frozenset[Buffer]:

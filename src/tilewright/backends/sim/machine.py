@@ -317,8 +317,7 @@ class Machine:
     def _place(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> int:
         """Make the storage of each buffer and return the bytes of shared memory of a block."""
         end = kernel.shared_bytes
-        buffers = kernel.buffers()
-        views = [buffer for buffer in buffers if buffer.base is not None]
+        buffers, views = kernel.buffers(), [buffer for buffer in kernel.buffers() if buffer.base is not None]
         for buffer in dict.fromkeys(buffer.root for buffer in buffers):
             if buffer.is_pointed:
                 self.storages[buffer] = PointedStorage(buffer, self.addresses)
@@ -440,8 +439,8 @@ class Machine:
             registers.allocate()
         self.special = dict(self._fixed)
         number = np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None]
-        for storage in self.storages.values():
-            if isinstance(storage, RankedStorage) and storage.buffer.base is None:
+        for storage in [each for each in self.storages.values() if each.buffer.base is None]:  # with them, their views
+            if isinstance(storage, RankedStorage):
                 storage.begin(number // self.blocks_of_rank)
             elif isinstance(storage, PointedStorage):
                 storage.point(np.int64(0), None)  # addresses of before are of other blocks, perhaps of more

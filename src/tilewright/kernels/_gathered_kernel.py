@@ -1,0 +1,140 @@
+"""The Hopper kernel for a product whose rows lie on several GPUs: it sends its own, and multiplies others as they come.
+
+Device code, traced into kernels. The pieces of a tile are those of the Hopper kernel of `tw.matmul`. Blocks compute the
+rank's own rows first, then those of the ranks behind it in the ring. Three warps of each block, which have no other
+work, copy the rank's rows to the other ranks meanwhile, a part at a time; whoever is done last with a part tells its
+reader. The thread that fills the ring of stages waits for the part that holds the tile.
+
+Copies never wait for other ranks, so ranks that wait for each other's parts get them.
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+from tilewright.kernels._hopper_kernel import (
+    Order,
+    alternate,
+    bring_columns,
+    cooperate,
+    meet,
+    once_if_shared,
+    tile_of,
+)
+from tilewright.kernels._hopper_results_kernel import results_buffer
+from tilewright.kernels._ring_kernel import Parts, count_arrival, works_in_ring
+from tilewright.kernels.hopper_plan import CONSUMERS, WARPGROUP
+
+SENDER_REGISTERS, CONSUMER_REGISTERS = 56, 224  # those that copy take more than the one thread of other kernels
+WARP = 32
+SENDERS = WARPGROUP // WARP - 1  # warps of a block that copy
+_VECTORS = 4  # of 16 bytes, that a thread reads before it writes them
+
+
+@tw.kernel
+def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, number, part, plan: tw.constexpr):
+    """Compute D[m, n, r] = sum over k of A_r[m, k] * B[n, k] for each rank r, where A_r are the rows of rank r.
+
+    A are the own rows, `arrived[m, k, r]` those that rank r writes to this one. The own ones go to `slots`, matrices in
+    the memory of the other ranks, in the order in which they are listed. `part` is the extent (rows, K) of what is told
+    at once. `flags` are what the other ranks wait for, in the same order, and `told` what this one waits for: [r, i]
+    of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each slot.
+    """
+    m, _, k = plan.tile
+    B = once_if_shared(B)
+    sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
+    sD = results_buffer(plan, D)
+    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
+    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
+    order = Order(plan.takes_turns) if plan.is_ping_pong else None
+    meet(plan)  # the barriers are there
+    place = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
+    works = works_in_ring(plan, D.shape, A.shape[1], rank)
+
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(SENDER_REGISTERS)
+        if tw.thread_idx.x == 0:
+            state, parts = ring.producer(), Parts(A.shape, part)
+            for row, column, sender, _split in works:
+                arrival = Arrival(told, sender, number, sender == rank)
+                rows = plan.cluster * row + place
+                for k_tile in range(works.k_tiles):
+                    arrival.wait(parts.of(rows * m, k_tile * k))
+                    with state.fill() as (stage, full):
+                        if sender == rank:
+                            tile = tw.local_tile(A, (m, k), (rows, k_tile), guard=True)
+                            tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
+                        else:
+                            tile = tile_of(plan, arrived, (m, k), (rows, k_tile, sender))
+                            tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
+                        bring_columns(plan, B, sB[:, :, stage], (column, k_tile, sender), full, place)
+        elif tw.thread_idx.x >= WARP:
+            send(A, slots, flags, counters, part, rank, number)
+    else:
+        tw.set_registers(CONSUMER_REGISTERS)
+        if plan.is_ping_pong:
+            alternate(plan, plan.epilogue, works, ring, order, sA, sB, sD, D, (), 1, 0, place)
+        else:
+            cooperate(plan, plan.epilogue, works, ring, None, sA, sB, sD, D, (), (), 1, 0, place)
+            if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+                tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+    if plan.cluster > 1:
+        tw.cluster_sync()  # the other block may still arrive here
+
+
+class Arrival:
+    """How much of a rank's rows has come. Parts come in order: whoever tells of one knows of those before."""
+
+    __tilewright_state__ = True  # `known` changes on the device
+
+    def __init__(self, told, sender, number, is_own):
+        self.told, self.sender, self.number = told, sender, number
+        self.known = tw.where(is_own, 1 << 30, 0)  # so many parts are known to be there
+
+    @tw.function
+    def wait(self, part):
+        """Wait until a part is there, for the bulk copies that follow."""
+        if self.known <= part:
+            while tw.load(self.told, (self.sender, part), sem="acquire", scope="sys") < self.number:
+                pass
+            tw.fence_proxy_async("global")  # other GPUs wrote by ordinary stores
+            self.known = part + 1
+
+
+@tw.function
+def send(A, slots, flags, counters, part, rank, number):
+    """Copy the rank's rows to the slots of the other ranks, and tell each of every part."""
+    # By words: of a vector of smaller elements each would take a register.
+    source, targets, width = A.recast(tw.uint32), [slot.recast(tw.uint32) for slot in slots], 4
+    parts = Parts(source.shape, (part[0], part[1] * A.dtype.bytes // 4))
+    threads = tw.grid_dim.x * SENDERS * WARP
+    thread = tw.block_idx.x * (SENDERS * WARP) + tw.thread_idx.x - WARP
+    for reader in tw.static_range(len(targets)):
+        for i in range(parts.down):
+            for j in range(parts.across):
+                first = i * parts.extent[0], j * parts.extent[1]
+                rows = tw.minimum(parts.extent[0], source.shape[0] - first[0])
+                across = tw.minimum(parts.extent[1], source.shape[1] - first[1]) // width
+                copy_part(source, targets[reader], first, (rows, across), width, thread, threads)
+                tw.sync_warp()
+                if tw.lane_id() == 0:
+                    one, goal = i * parts.across + j, tw.grid_dim.x * SENDERS
+                    count_arrival(counters, (reader, one), goal, [flags[reader]], 0, (rank, one), number)
+
+
+@tw.function
+def copy_part(source, target, first, extent, width, thread, threads):
+    """Copy the vectors of a part of a matrix that are this thread's."""
+    rows, across = extent
+    count = rows * across
+    held = [tw.registers(source.dtype, (1, width)) for _ in range(_VECTORS)]
+    for begin in range(thread, count, threads * _VECTORS):
+        for v in tw.static_range(_VECTORS):
+            i = begin + v * threads
+            if i < count:
+                place = first[0] + i // across, first[1] // width + i % across
+                tw.copy(tw.local_tile(source, (1, width), place), held[v])
+        for v in tw.static_range(_VECTORS):
+            i = begin + v * threads
+            if i < count:
+                place = first[0] + i // across, first[1] // width + i % across
+                tw.copy(held[v], tw.local_tile(target, (1, width), place))

@@ -1,0 +1,194 @@
+"""The Hopper kernel for a product whose K lies on several GPUs and whose rows are divided among them.
+
+Device code, traced into kernels. The pieces of a tile are those of the Hopper kernel of `tw.matmul`. Blocks compute the
+rows of the other ranks first, beginning with the one behind the rank in the ring, and store them in the memory of those
+ranks; whoever is done last with a part of the rows tells its reader. Then they compute the rank's own rows, to which
+they add what the others have sent.
+
+Ranks wait for each other only in their own rows, and send all other rows before, so none waits for ever.
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+from tilewright.kernels._hopper_kernel import Order, bring_columns, meet, multiply, once_if_shared, tile_of
+from tilewright.kernels._hopper_results_kernel import Pieces, finish, load_part, results_buffer
+from tilewright.kernels._ring_kernel import Parts, count_arrival, works_in_ring
+from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+
+CONSUMER_REGISTERS = 232
+
+
+@tw.kernel
+def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, number, rows, plan: tw.constexpr):
+    """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
+
+    P[m, n, r] = sum over k of A[m, k, r] * B[n, k] goes to `slots`, matrices in the memory of the other ranks r, those
+    behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks. `rows` of them
+    are told of at once. `flags` are what the other ranks wait for, in the order of the slots, and `told` what this one
+    waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each
+    slot.
+    """
+    m, _, k = plan.tile
+    B = once_if_shared(B)
+    sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
+    sD = results_buffer(plan, D)
+    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
+    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
+    order = Order(plan.takes_turns) if plan.is_ping_pong else None
+    meet(plan)  # the barriers are there
+    place = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
+    works = works_in_ring(plan, (*D.shape[:2], A.shape[2]), A.shape[1], rank + 1)
+
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(PRODUCER_REGISTERS)
+        if tw.thread_idx.x == 0:
+            state = ring.producer()
+            for row, column, reader, _split in works:
+                for k_tile in range(works.k_tiles):
+                    with state.fill() as (stage, full):
+                        tile = tile_of(plan, A, (m, k), (plan.cluster * row + place, k_tile, reader))
+                        tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
+                        bring_columns(plan, B, sB[:, :, stage], (column, k_tile, reader), full, place)
+    else:
+        tw.set_registers(CONSUMER_REGISTERS)
+        parts = Parts(D.shape[:2], (rows, D.shape[1]))
+        post = Post(plan, works, parts, slots, flags, counters, rank, number)
+        inbox = Inbox(plan, arrived, told, rank, number)
+        if plan.is_ping_pong:
+            alternate(plan, works, ring, order, sA, sB, sD, D, post, inbox, place)
+        else:
+            cooperate(plan, works, ring, sA, sB, sD, D, post, inbox, place)
+        if tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+    if plan.cluster > 1:
+        tw.cluster_sync()  # the other block may still arrive here
+
+
+class Post:
+    """What a consumer sends. It tells of a tile when it comes to the next one: then the stores are complete."""
+
+    __tilewright_state__ = True  # `target` and `part` change on the device
+
+    def __init__(self, plan, works, parts, slots, flags, counters, rank, number):
+        self.plan, self.works, self.parts = plan, works, parts
+        self.slots, self.flags, self.counters = slots, flags, counters
+        self.rank, self.number = rank, number
+        self.target, self.part = tw.int32(-1), tw.int32(0)  # of the tile that is not told of; -1: there is none
+
+    @tw.function
+    def send(self, acc, sD, place, reader, consumer, owner):
+        """Store the results of a tile in the memory of their reader."""
+        self.target = (reader - self.rank - 1 + self.works.batches) % self.works.batches
+        self.part = self.parts.of(place[0] * self.plan.tile[0], 0)
+        for n in tw.static_range(len(self.slots)):
+            if self.target == n:
+                finish(self.plan, self.plan.epilogue, acc, sD, self.slots[n], (), place, consumer, 1, 0, None, owner)
+
+    @tw.function
+    def tell(self):
+        """Tell of the tile before, if there is one: its stores are awaited."""
+        if self.target >= 0:
+            if tw.thread_idx.x % WARPGROUP == 0:
+                tw.tma_store_wait(0, read=False)
+                place, where = (self.target, self.part), (self.rank, self.part)
+                count_arrival(self.counters, place, self.goal(), self.flags, self.target, where, self.number)
+            self.target = tw.int32(-1)
+
+    def goal(self):
+        """Return how many times a part is counted: once for each tile, and for each consumer that stores of it."""
+        m, count = self.plan.tile[0], self.works.m_tiles * self.plan.cluster
+        first = self.part * self.parts.extent[0] // m
+        end = tw.where(self.part == self.parts.down - 1, count, (self.part + 1) * self.parts.extent[0] // m)
+        return (end - first) * self.works.n_tiles * (1 if self.plan.is_ping_pong else CONSUMERS)
+
+
+class Inbox:
+    """What other ranks have sent, for the rank's own rows."""
+
+    __tilewright_state__ = True  # `known` changes on the device
+
+    def __init__(self, plan, arrived, told, rank, number):
+        self.plan, self.arrived, self.told = plan, arrived, told
+        self.rank, self.number = rank, number
+        self.known = tw.int32(-1)  # the part that was found to be there last
+
+    @tw.function
+    def add(self, acc, place, part, consumer):
+        """Add what has come for a tile to its accumulators, when all of its part is there."""
+        ours = tw.named_barrier(tw.warpgroup_id(), WARPGROUP)
+        if self.known != part:
+            if tw.thread_idx.x % WARPGROUP == 0:
+                for sender in range(self.told.shape[0]):
+                    if sender != self.rank:
+                        while tw.load(self.told, (sender, part), sem="acquire", scope="sys") < self.number:
+                            pass
+            ours.sync()
+            self.known = part
+        pieces = Pieces(self.plan, place, consumer)
+        thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
+        for wave in tw.static_range(pieces.waves):
+            for piece in tw.static_range(pieces.parts):
+                for parts in self.arrived:
+                    found = load_part(self.plan, thread, parts[:, :, 0], pieces.where(wave, piece))
+                    count = tw.size(found)
+                    for i in tw.static_range(count):
+                        acc[:, wave, 0][piece * count + i] += found[i].to(acc.dtype)
+
+
+@tw.function
+def deliver(plan, acc, sD, D, post, inbox, place, reader, consumer, owner=None):
+    """Send the results of a tile to the rank whose rows they are, or finish the rank's own."""
+    if reader == post.rank:
+        inbox.add(acc, place, post.parts.of(place[0] * plan.tile[0], 0), consumer)
+        finish(plan, plan.epilogue, acc, sD, D, (), place, consumer, 1, 0, None, owner)
+    else:
+        post.send(acc, sD, place, reader, consumer, owner)
+
+
+@tw.function
+def cooperate(plan, works, ring, sA, sB, sD, D, post, inbox, rank):
+    """Compute tiles of which each consumer has half of the rows."""
+    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
+    thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
+    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
+    state = ring.consumer(behind=1, relaxed=True)
+    for row, column, reader, _split in works:
+        multiply(plan, state, tA, tB, acc, 0, works.k_tiles)
+        tw.wgmma_wait(0)
+        state.release()
+        post.tell()
+        deliver(plan, acc, sD, D, post, inbox, (plan.cluster * row + rank, column, 0), reader, consumer)
+    post.tell()
+
+
+@tw.function
+def alternate(plan, works, ring, order, sA, sB, sD, D, post, inbox, rank):
+    """Compute a tile in each consumer, one multiplying while the other one stores, or both."""
+    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
+    other = 1 - consumer
+    thread = plan.mma.get_slice(tw.thread_idx.x % WARPGROUP)
+    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
+    state = ring.consumer(behind=1)
+    state.advance(consumer * works.k_tiles)
+    parity = other  # consumer 0 does not wait for its first tile
+    for row, column, reader, _split in works.share(consumer, CONSUMERS):
+        order.multiplies[consumer].wait(parity)
+        multiply(plan, state, tA, tB, acc, 0, works.k_tiles)
+        if tw.lane_id() == 0:
+            order.multiplies[other].arrive()
+        tw.wgmma_wait(0)
+        state.release()
+        state.advance(works.k_tiles)  # past the other one's tile
+        post.tell()
+        if plan.takes_turns:
+            order.stores[consumer].wait(parity)
+        owner = consumer if plan.own_buffers else 0
+        deliver(plan, acc, sD, D, post, inbox, (plan.cluster * row + rank, column, 0), reader, 0, owner)
+        if plan.takes_turns and tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)  # the store has read the buffer
+            order.stores[other].arrive()
+        parity = parity ^ 1
+    post.tell()

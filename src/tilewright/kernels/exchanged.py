@@ -1,0 +1,190 @@
+"""Products whose rows, or whose sums, travel between GPUs while they are computed, in one launch; sm_90a only.
+
+The kernels are `_gathered_kernel` and `_scattered_kernel`; tiles, plans and predictions are those of the Hopper family
+of `tw.matmul`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any  # Any: arrays of any library
+
+from tilewright.arch import VECTOR_BYTES
+from tilewright.kernels._gathered_kernel import matmul_gathered
+from tilewright.kernels._scattered_kernel import matmul_scattered
+from tilewright.kernels.dispatch import machine_of
+from tilewright.kernels.hopper import Hopper
+from tilewright.kernels.hopper_plan import THREADS, WARPGROUP, HopperConfiguration, HopperPlan, plan_for
+from tilewright.kernels.matrices import Matrix, matrix_of
+from tilewright.kernels.model import Machine
+from tilewright.kernels.problem import Problem, types_of
+from tilewright.launch import Kernel, Launcher
+from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.transactions import ROW
+
+MOST_PARTS = 8
+_PART_ROWS = 1024  # at least: the rows of the tiles that blocks compute at once
+
+
+def rows_of_parts(rows: int) -> int:
+    """Return how many of a matrix's rows travel at once: at most `MOST_PARTS` parts of whole tiles, or all rows.
+
+    >>> rows_of_parts(8192), rows_of_parts(20000), rows_of_parts(512)
+    (1024, 3072, 512)
+    """
+    return rows if rows <= _PART_ROWS else -(-rows // (MOST_PARTS * _PART_ROWS)) * _PART_ROWS
+
+
+def parts_of(rows: int, depth: int, bytes: int) -> tuple[int, int]:
+    """Return the extent (rows, K) of the parts in which rows are sent, from what is the same on all ranks.
+
+    Tiles are computed by groups of rows, so that those of the first part are multiplied while the next ones come. Where
+    all tiles are computed at once, each of them goes along K as that comes.
+
+    >>> parts_of(8192, 4096, bytes=2), parts_of(512, 8192, bytes=2), parts_of(8, 40, bytes=4)
+    ((1024, 4096), (512, 1024), (8, 32))
+    """
+    if rows > _PART_ROWS:
+        return rows_of_parts(rows), depth
+    step = ROW // bytes  # a tile of K
+    return rows, -(-depth // (MOST_PARTS * step)) * step
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The memory by which ranks exchange a matrix in one call, and the number of the call.
+
+    `arrived` is the rank's own, (ranks, elements); `slots` and `flags` belong to the other ranks, in the order in which
+    they are sent to; `told` is the rank's own, (ranks, parts), and `counters` has zeros, (ranks - 1, parts).
+    """
+
+    rank: int
+    size: int
+    number: int
+    arrived: Any
+    slots: Sequence[Any]
+    flags: Sequence[Any]
+    told: Any
+    counters: Any
+
+
+class RingFamily:
+    """The configurations of one of the kernels, on GPUs of sm_90a."""
+
+    is_simulated = False  # as the Hopper family of tw.matmul
+
+    def __init__(self, kernel: Kernel, *, stores_boxes: bool) -> None:
+        self.kernel = kernel
+        self._stores_boxes = stores_boxes  # whether results have to leave by TMA
+
+    def configurations(self, problem: Problem, machine: Machine) -> dict[HopperConfiguration, float]:
+        """Return the configurations that take a problem, with the microseconds that are predicted for a product."""
+        found: dict[HopperConfiguration, float] = {}
+        are_boxes = problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES and problem.d.dtype.bytes in (2, 4)
+        if self._stores_boxes and not are_boxes:
+            return found
+        # Accumulators of a thread in ping-pong: with more, some are spilled.
+        most = 192 if are_boxes and not self._stores_boxes else 160
+        for candidate in Hopper().candidates(problem, machine):
+            c, prediction = candidate.configuration, candidate.prediction
+            assert isinstance(c, HopperConfiguration), c
+            is_too_large = c.is_ping_pong and c.tile[0] * c.tile[1] > most * WARPGROUP
+            if prediction is not None and not (c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large):
+                found[c] = prediction.us
+        return found
+
+    def choose(self, problem: Problem, machine: Machine) -> HopperConfiguration | None:
+        """Return the configuration that is predicted to be fastest, None where the kernel does not take a problem."""
+        found = self.configurations(problem, machine)
+        return min(found, key=found.__getitem__, default=None)
+
+    def launch(self, problem: Problem, c: HopperConfiguration, machine: Machine) -> tuple[Launcher, HopperPlan]:
+        """Return what launches a configuration, and the plan that it takes."""
+        m, n, _ = c.tile
+        clusters = -(-problem.m // (m * c.cluster)) * -(-problem.n // n) * problem.batch
+        blocks = max(min(clusters, c.blocks // c.cluster), 1) * c.cluster
+        kernel = self.kernel.configure(min_blocks=1)
+        if c.cluster > 1:
+            kernel = kernel.configure(cluster=c.cluster)
+        return kernel[blocks, THREADS], plan_for(problem, c, machine.arch)
+
+
+GATHERED = RingFamily(matmul_gathered, stores_boxes=False)
+SCATTERED = RingFamily(matmul_scattered, stores_boxes=True)
+
+
+def multiply_gathered(x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange) -> bool:
+    """Compute out = concatenate(x of rank 0, x of rank 1, ...) @ w, and send x to the other ranks by `part`.
+
+    x is (M, K), w (K, N) and `out` (ranks * M, N), contiguous but for w. Return False, with nothing done, where no
+    kernel does this in one launch.
+    """
+    a_info, b_info, d_info = (_described(array) for array in (x, w, out))
+    (rows, depth), columns = a_info.shape, b_info.shape[1]
+    a, b = Matrix(a_info, x, (rows, depth, 1), (depth, 1, 0)), matrix_of(b_info, w).transposed
+    d = Matrix(d_info, out, (rows, columns, exchange.size), (columns, 1, rows * columns))
+    if a.mapped().alignment < VECTOR_BYTES:  # of what is sent
+        return False
+    found = _found(GATHERED, a, b, d, exchange.size)
+    if found is None:
+        return False
+    launcher, plan = found
+    come = _described(exchange.arrived)
+    arrived = Matrix(come, exchange.arrived, (rows, depth, exchange.size), (depth, 1, come.strides[0]))
+    slots = [slot.reshape(rows, depth) for slot in exchange.slots]
+    launcher(
+        d.view(), x, b.view(), arrived.view(), slots, list(exchange.flags), exchange.told, exchange.counters,
+        exchange.rank, exchange.number, part, plan,
+    )  # fmt: skip
+    return True
+
+
+def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange) -> bool:
+    """Compute out = (the sum over ranks of x @ w)[rows of this rank], and send the other ranks theirs.
+
+    x is (ranks * M, K), w (K, N) and `out` (M, N), contiguous but for w; sums travel in the type of `out`. Return
+    False, with nothing done, where no kernel does this in one launch.
+    """
+    a_info, b_info, d_info = (_described(array) for array in (x, w, out))
+    (rows, columns), depth = d_info.shape, a_info.shape[1]
+    a = Matrix(a_info, x, (rows, depth, exchange.size), (depth, 1, rows * depth))
+    b, d = matrix_of(b_info, w).transposed, Matrix(d_info, out, (rows, columns, 1), (columns, 1, rows * columns))
+    found = _found(SCATTERED, a, b, d, exchange.size)
+    if found is None:
+        return False
+    launcher, plan = found
+    slots = [slot.reshape(rows, columns, 1) for slot in exchange.slots]
+    others = [rank for rank in range(exchange.size) if rank != exchange.rank]
+    arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
+    launcher(
+        d.view(), a.view(), b.view(), slots, arrived, list(exchange.flags), exchange.told, exchange.counters,
+        exchange.rank, exchange.number, rows_of_parts(rows), plan,
+    )  # fmt: skip
+    return True
+
+
+def _described(array: Any) -> ArrayInfo:
+    found = describe(array)
+    assert found is not None, array
+    return found
+
+
+def _found(family: RingFamily, a: Matrix, b: Matrix, d: Matrix, ranks: int) -> tuple[Launcher, HopperPlan] | None:
+    """Return what launches a product, None where the kernel does not take it."""
+    if isinstance(d.info.device, str) and not family.is_simulated:
+        return None
+    (m, k, _), (n, _, _) = a.shape, b.shape
+    types = types_of(a.info.dtype, b.info.dtype, d.info.dtype, None)
+    operands = a.mapped(), b.mapped(), d.mapped_result()
+    problem = Problem(m, n, k, ranks, *operands, types.compute, types.accumulator)
+    if problem.promotes and family is SCATTERED:
+        return None
+    return _chosen(family, problem, machine_of(d.info.device))
+
+
+@lru_cache(maxsize=1024)
+def _chosen(family: RingFamily, problem: Problem, machine: Machine) -> tuple[Launcher, HopperPlan] | None:
+    configuration = family.choose(problem, machine)
+    return None if configuration is None else family.launch(problem, configuration, machine)

@@ -1,0 +1,140 @@
+"""Products over symmetric memory: on simulated ranks, on several GPUs, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("torch.distributed is not there", allow_module_level=True)
+
+import torch.distributed as dist  # noqa: E402  # after the skip
+
+import tilewright as tw  # noqa: E402
+from tilewright.backends.sim import Rank  # noqa: E402
+from tilewright.errors import ArgumentError  # noqa: E402
+from tilewright.torch import symmetric  # noqa: E402
+
+
+class Simulated:
+    """A group of symmetric memory made of a simulated rank."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank, self.size, self._of = rank.rank, rank.size, rank
+        self._buffers: dict[Any, Any] = {}
+
+    def buffer(self, kind: str, shape: tuple[int, int], dtype: Any) -> Any:
+        key = kind, shape, dtype
+        if key not in self._buffers:
+            self._buffers[key] = tw.distributed.ExchangeBuffer(self._of, shape, str(dtype).removeprefix("torch."))
+        return self._buffers[key]
+
+
+def numbers(seed: int, *shape: int) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=generator).to(torch.float16)  # every sum of them is exact
+
+
+@pytest.mark.parametrize("columns", [(5, 8), (0, 8)], ids=str)
+def test_gathered_products_of_simulated_ranks(columns: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank without columns of its own sends its rows all the same."""
+    monkeypatch.setattr(symmetric, "_group", lambda x, group: group)
+    x = [numbers(n, 4, 2, 24) for n in range(2)]
+    w = [numbers(9 + n, 24, count) for n, count in enumerate(columns)]
+
+    def main(rank: Rank) -> bool:
+        y = symmetric.gathered(x[rank.rank], w[rank.rank], Simulated(rank))
+        return y is not None and torch.equal(y, torch.cat(x) @ w[rank.rank])
+
+    assert tw.simulate(ranks=2).run(main) == [True, True]
+
+
+@pytest.mark.parametrize("depths", [(24, 16), (0, 16)], ids=str)
+def test_scattered_sums_of_simulated_ranks(depths: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank without a part of K gets its rows of the sum all the same."""
+    monkeypatch.setattr(symmetric, "_group", lambda x, group: group)
+    x = [numbers(n, 4, 2, depth) for n, depth in enumerate(depths)]
+    w = [numbers(9 + n, depth, 8) for n, depth in enumerate(depths)]
+    expected = sum((a @ b for a, b in zip(x, w, strict=True)), torch.zeros(4, 2, 8, dtype=torch.float16))
+
+    def main(rank: Rank) -> bool:
+        y = symmetric.scattered(x[rank.rank], w[rank.rank], Simulated(rank))
+        return y is not None and torch.equal(y, expected.chunk(2)[rank.rank])
+
+    assert tw.simulate(ranks=2).run(main) == [True, True]
+
+
+def test_groups_without_gpus_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="takes a process group, and there is none"):
+        tw.torch.use_symmetric_memory()
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        with pytest.raises(ArgumentError, match="processes that have a GPU each, in a group with the backend nccl"):
+            tw.torch.use_symmetric_memory()
+        with pytest.raises(ArgumentError, match="group is 3, and a process group is expected"):
+            tw.torch.SymmetricGroup(3)
+    finally:
+        dist.destroy_process_group()
+
+
+# --- on GPUs -------------------------------------------------------------------------------------------------
+
+
+def near(found: Any, expected: Any) -> None:
+    error = float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
+    assert found.shape == expected.shape and error < 1e-2, (tuple(found.shape), error)
+
+
+def compare(rank: int, size: int, shape: tuple[int, int, int], dtype: Any) -> None:
+    """Compare values and gradients of both products with those by NCCL, several times as slots alternate."""
+    rows, columns, depth = shape
+    for call in range(3):
+        generator = torch.Generator("cuda").manual_seed(10 * call + rank)
+
+        def normal(*extents: int, generator: Any = generator) -> Any:
+            return torch.randn(*extents, generator=generator, device="cuda").to(dtype).requires_grad_()
+
+        for function, x, w in (
+            (tw.torch.all_gather_matmul, normal(rows, depth), normal(depth, columns)),
+            (tw.torch.matmul_reduce_scatter, normal(size * rows, depth), normal(depth, columns)),
+        ):
+            found = []
+            for enabled in (False, True):
+                tw.torch.use_symmetric_memory(enabled=enabled)
+                y = function(x, w)
+                slope = torch.ones_like(y) * (1 + rank)
+                found.append((y.detach(), *torch.autograd.grad(y, (x, w), slope)))
+            for ours, expected in zip(found[1], found[0], strict=True):
+                near(ours, expected)
+
+
+def on_gpus(rank: int, size: int, folder: str) -> None:
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"file://{folder}/group", rank=rank, world_size=size)
+    for dtype in (torch.bfloat16, torch.float16):
+        for shape in (
+            (512, 512, 1024),
+            (2560, 1024, 512),
+            (129, 264, 200),
+            (64, 65, 72),
+            (16, 40, 20),
+            (3000, 264, 64),
+        ):
+            compare(rank, size, shape, dtype)
+    for extent in range(64, 64 * 20, 64):  # more kinds than are kept
+        compare(rank, size, (extent, 64, 64), torch.bfloat16)
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_products_on_gpus_are_those_by_nccl() -> None:
+    size = torch.cuda.device_count()
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(on_gpus, args=(size, folder), nprocs=size)

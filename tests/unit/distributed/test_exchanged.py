@@ -1,0 +1,307 @@
+"""Products whose rows or sums travel between ranks while they are computed: values, what each wait is for, limits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers.slow import examples
+from tests.unit.test_hopper_examples import without
+from tests.unit.test_hopper_products import SYNCHRONISATIONS
+
+import tilewright as tw
+from tilewright.arch import Arch
+from tilewright.backends.sim import Rank
+from tilewright.instructions.barrier import Barrier
+from tilewright.instructions.bulk_groups import BulkWait
+from tilewright.instructions.ordered_access import OrderedLoad, OrderedStore
+from tilewright.instructions.proxy_fence import ProxyFence
+from tilewright.ir.effects import Scope
+from tilewright.kernels import exchanged
+from tilewright.kernels._gathered_kernel import matmul_gathered
+from tilewright.kernels._scattered_kernel import matmul_scattered
+from tilewright.kernels.exchanged import RingFamily, parts_of
+from tilewright.kernels.hopper_plan import HopperConfiguration
+from tilewright.kernels.model import Machine
+from tilewright.kernels.problem import Operand, Problem
+
+H200 = Machine.of(Arch.parse("sm_90a"))
+COOPERATIVE = HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=2)
+PING_PONG = HopperConfiguration((64, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=2)
+CLUSTERS = HopperConfiguration((128, 128, 64), (8, 1), 2, 1, 2, blocks=4)
+
+
+class One(RingFamily):
+    """One of the kernels with one configuration, in the simulator too."""
+
+    is_simulated = True
+
+    def __init__(self, kernel: tw.Kernel, configuration: HopperConfiguration) -> None:
+        super().__init__(kernel, stores_boxes=kernel is matmul_scattered)
+        self.configuration = configuration
+        self.launched = 0
+
+    def choose(self, problem: Problem, machine: Machine) -> HopperConfiguration | None:
+        return self.configuration if super().choose(problem, machine) else None
+
+    def launch(self, problem: Problem, c: HopperConfiguration, machine: Machine) -> Any:
+        self.launched += 1
+        return super().launch(problem, c, machine)
+
+
+@contextmanager
+def only(configuration: HopperConfiguration, name: str = "GATHERED") -> Iterator[One]:
+    """Have `tw.distributed` take one of the kernels with one configuration."""
+    with pytest.MonkeyPatch.context() as patch:
+        one = One(matmul_gathered if name == "GATHERED" else matmul_scattered, configuration)
+        patch.setattr(exchanged, name, one)
+        yield one
+
+
+def program(
+    rank: Rank, m: int, n: int, k: int, calls: int = 1, dtype: Any = ml_dtypes.bfloat16, major: str = "N"
+) -> bool:
+    """Say whether calls of a rank compute what NumPy does, of numbers whose sums are exact."""
+    buffer = tw.distributed.ExchangeBuffer(rank, (m, k), dtype)
+    is_right = True
+    for call in range(calls):
+        random = np.random.default_rng(call)
+        x, w = random.integers(-3, 4, (rank.size, m, k)), random.integers(-3, 4, (k, n))
+        out = np.full((rank.size * m, n), np.nan, np.float32)
+        columns = w.astype(dtype) if major == "N" else np.ascontiguousarray(w.T.astype(dtype)).T
+        tw.distributed.all_gather_matmul(x[rank.rank].astype(dtype), columns, out, buffer)
+        is_right = is_right and np.array_equal(out, x.reshape(-1, k) @ w)
+    return is_right
+
+
+def scatters(
+    rank: Rank,
+    m: int,
+    n: int,
+    k: int,
+    calls: int = 1,
+    dtype: Any = ml_dtypes.bfloat16,
+    major: str = "N",
+    *,
+    all: bool = False,
+) -> bool:
+    """Say the same of products whose K is divided, of which each rank gets its rows of the sum, or all."""
+    buffer = tw.distributed.ExchangeBuffer(rank, (m, n), np.float32)
+    results = tw.distributed.ExchangeBuffer(rank, (m, n), np.float32)
+    is_right = True
+    for call in range(calls):
+        random = np.random.default_rng(call)
+        x, w = random.integers(-3, 4, (rank.size, rank.size * m, k)), random.integers(-3, 4, (rank.size, k, n))
+        own = w[rank.rank].astype(dtype)
+        columns = own if major == "N" else np.ascontiguousarray(own.T).T
+        given, expected = x[rank.rank].astype(dtype), (x @ w).sum(0)
+        if all:
+            out = np.full((rank.size * m, n), np.nan, np.float32)
+            tw.distributed.matmul_all_reduce(given, columns, out, buffer, results)
+        else:
+            out, expected = np.full((m, n), np.nan, np.float32), expected[rank.rank * m : (rank.rank + 1) * m]
+            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer)
+        is_right = is_right and np.array_equal(out, expected)
+    return is_right
+
+
+# --- what they compute ----------------------------------------------------------------------------------------
+
+slow = pytest.mark.slow
+CASES = {
+    "cooperative": (COOPERATIVE, 2, (130, 72, 200), {"calls": 3}, ()),
+    "ping-pong": (PING_PONG, 2, (70, 72, 200), {"calls": 2}, ()),
+    "clusters": (CLUSTERS, 2, (130, 136, 136), {}, slow),
+    "three ranks": (PING_PONG, 3, (70, 72, 136), {"calls": 3}, slow),
+    "four ranks, odd columns": (COOPERATIVE, 4, (20, 65, 72), {"major": "K"}, slow),
+    "float16, w along K": (COOPERATIVE, 2, (129, 64, 128), {"dtype": np.float16, "major": "K"}, slow),
+    "8 bits": (replace(COOPERATIVE, tile=(128, 64, 128)), 2, (70, 64, 272), {"dtype": ml_dtypes.float8_e4m3fn, "major": "K"}, slow),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=case[4], id=name) for name, case in CASES.items()])
+def test_ranks_compute_the_whole_product_in_one_launch(name: str) -> None:
+    configuration, ranks, extents, more, _ = CASES[name]
+    with only(configuration) as kernel:
+        assert all(tw.simulate(ranks=ranks).run(lambda rank: program(rank, *extents, **more)))  # type: ignore[arg-type]
+    assert kernel.launched
+
+
+SCATTERED = {
+    "cooperative": (COOPERATIVE, 2, (130, 72, 136), {"calls": 3}, ()),
+    "ping-pong": (PING_PONG, 2, (70, 72, 72), {"calls": 2}, ()),
+    "all of the sum": (COOPERATIVE, 2, (130, 72, 72), {"calls": 2, "all": True}, slow),
+    "clusters": (CLUSTERS, 2, (130, 136, 136), {}, slow),
+    "three ranks": (PING_PONG, 3, (70, 72, 136), {"calls": 3}, slow),
+    "four ranks": (COOPERATIVE, 4, (20, 64, 72), {"major": "K"}, slow),
+    "turns, ping-pong": (replace(PING_PONG, tile=(128, 64, 64)), 2, (140, 72, 72), {"major": "K"}, slow),
+    "float16, w along K": (COOPERATIVE, 2, (129, 64, 128), {"dtype": np.float16, "major": "K"}, slow),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=case[4], id=name) for name, case in SCATTERED.items()])
+def test_ranks_compute_their_rows_of_the_sum_in_one_launch(name: str) -> None:
+    configuration, ranks, extents, more, _ = SCATTERED[name]
+    with only(configuration, "SCATTERED") as kernel:
+        assert all(tw.simulate(ranks=ranks).run(lambda rank: scatters(rank, *extents, **more)))  # type: ignore[arg-type]
+    assert kernel.launched
+
+
+@pytest.mark.slow
+def test_rows_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanged, "_PART_ROWS", 128)
+    with only(COOPERATIVE):
+        assert all(tw.simulate(ranks=2, schedules=2).run(lambda rank: program(rank, 300, 64, 72, 2)))
+
+
+def test_what_the_kernel_does_not_take_is_computed_by_launches() -> None:
+    with only(COOPERATIVE) as kernel:
+        assert all(tw.simulate(ranks=2).run(lambda rank: program(rank, 16, 16, 20)))  # rows of 40 bytes
+        assert all(tw.simulate(ranks=2).run(lambda rank: program(rank, 16, 16, 16, dtype=np.float32)))
+    assert not kernel.launched
+    with only(COOPERATIVE, "SCATTERED") as kernel:
+        assert all(tw.simulate(ranks=2).run(lambda rank: scatters(rank, 16, 15, 24, 2)))  # sums of odd rows
+        assert all(tw.simulate(ranks=2).run(lambda rank: scatters(rank, 16, 16, 16, dtype=np.float32)))
+    assert not kernel.launched
+
+
+@given(st.integers(1, 100_000), st.integers(1, 100_000), st.sampled_from([1, 2, 4, 8]))
+@examples(50, 500)
+def test_parts_are_few_and_made_of_whole_tiles(rows: int, depth: int, bytes: int) -> None:
+    height, width = parts_of(rows, depth, bytes)
+    assert -(-rows // height) * -(-depth // width) <= 8
+    assert height == rows or height % 256 == 0  # the tallest tile, of which a cluster has two
+    assert width == depth or width * bytes % 128 == 0
+
+
+# --- what is left out is found -------------------------------------------------------------------------------
+
+KERNELS = {"GATHERED": program, "SCATTERED": scatters}
+
+
+def kernel_of(name: str, extents: tuple[int, int, int]) -> Any:
+    """Return the kernel that ranks launch."""
+    launched: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        launch = Rank.launch
+        patch.setattr(Rank, "launch", lambda self, each: (launched.append(each.kernel), launch(self, each)))
+        tw.simulate(ranks=2).run(lambda rank: KERNELS[name](rank, *extents))
+    assert len(launched) == 2 and launched[0] is launched[1]
+    return launched[0]
+
+
+def kinds(name: str, extents: tuple[int, int, int]) -> set[str]:
+    with tw.simulate(ranks=2, raise_errors=False) as run:
+        is_right = run.run(lambda rank: KERNELS[name](rank, *extents, 2))
+    return {finding.kind for finding in run.findings} | ({"wrong"} if not all(is_right) else set())
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_word_between_ranks_is_needed(name: str) -> None:
+    extents = 64, 64, 72
+    with only(COOPERATIVE, name):
+        kernel = kernel_of(name, extents)
+        (load,) = [op for op in kernel.body.walk() if isinstance(op, OrderedLoad)]
+        tell = [op for op in kernel.body.walk() if isinstance(op, OrderedStore)][-1]
+        assert kinds(name, extents) == set()
+        for op in (load, tell):
+            for field, weaker in (("sem", "relaxed"), ("scope", "gpu")):
+                strong = getattr(op, field)
+                object.__setattr__(op, field, weaker)
+                try:
+                    assert "race" in kinds(name, extents), (op, field)
+                finally:
+                    object.__setattr__(op, field, strong)
+
+
+@pytest.mark.parametrize(("place", "extents"), [(0, (130, 72, 72)), (1, (64, 64, 72))], ids=["next", "last"])
+def test_a_tile_is_told_of_when_its_stores_are_complete(place: int, extents: tuple[int, int, int]) -> None:
+    """Before the block's next tile, and behind its last one."""
+    with only(COOPERATIVE, "SCATTERED"):
+        kernel = kernel_of("SCATTERED", extents)
+        blocks = [kernel.body, *(b for op in kernel.body.walk() for b in op.blocks)]
+        places = [(b, op) for b in blocks for op in b.ops if isinstance(op, BulkWait) and not op.read]
+        assert len(places) == 2
+        block, op = places[place]
+        with without(block, op):
+            assert "missing-wait" in kinds("SCATTERED", extents)
+
+
+@pytest.mark.slow
+def test_each_synchronisation_is_needed_and_missed() -> None:
+    name, extents = "GATHERED", (130, 64, 72)
+    with only(COOPERATIVE, name):
+        kernel = kernel_of(name, extents)
+        blocks = [kernel.body, *(b for op in kernel.body.walk() for b in op.blocks)]
+        places = [(b, op) for b in blocks for op in b.ops if isinstance(op, (*SYNCHRONISATIONS, OrderedStore))]
+        assert len(places) > 15
+        # A ring lets a warp meet before it hands a stage back. Only products read it, and their wait is enough.
+        spare = [op for _, op in places if isinstance(op, Barrier) and op.effects.together is Scope.WARP]
+        del spare[0]  # the first is that of the warps that copy
+        # Of writes by other ranks the simulator demands no proxy fence.
+        spare += [op for _, op in places if isinstance(op, ProxyFence) and op.space == "global"]
+        wrong = []
+        for block, op in places:
+            needed = not any(op is each for each in spare)
+            with without(block, op):
+                if bool(kinds(name, extents)) is not needed:
+                    wrong.append((type(op).__name__, op.location))
+    assert not wrong, wrong
+
+
+# --- what is compiled ----------------------------------------------------------------------------------------
+
+
+def compiled() -> Iterator[object]:
+    """Yield each configuration of each kernel, of which most are slow."""
+    for dtype, majors in ((tw.bfloat16, "KK"), (tw.bfloat16, "KM"), (tw.float8_e4m3fn, "KK")):
+        a, b = (Operand(dtype, "K" if major == "K" else "MN", 16) for major in majors)
+        for family in (exchanged.GATHERED, exchanged.SCATTERED):
+            for aligned in (16, 2):
+                d = Operand(tw.bfloat16, "MN", aligned)
+                problem = Problem(4096, 4096, 8192, 2, a, b, d, dtype, tw.float32)
+                if problem.promotes and family is exchanged.SCATTERED:
+                    continue
+                for c in family.configurations(problem, H200):
+                    is_quick = (majors, dtype, c.tile[:2], c.cluster, aligned) == ("KK", tw.bfloat16, (128, 256), 2, 16)
+                    words = f"{family.kernel.__name__}, {dtype}, {majors}, {aligned}, {c}"
+                    yield pytest.param(family, problem, c, marks=() if is_quick else slow, id=words)
+
+
+def matrix(dtype: tw.DType, rows: int, columns: int, matrices: int = 0, major: str = "K", row: int = 0) -> object:
+    """Return the description of a matrix, or of several that lie one after another."""
+    row = row or (columns if major == "K" else rows)
+    stride = (row, 1) if major == "K" else (1, row)
+    if not matrices:
+        return tw.spec(dtype, (rows, columns), stride=stride)
+    step = 0 if matrices == 1 else row * (rows if major == "K" else columns)
+    return tw.spec(dtype, (rows, columns, matrices), stride=(*stride, step))
+
+
+@pytest.mark.parametrize(("family", "problem", "configuration"), list(compiled()))
+def test_nothing_spills(family: RingFamily, problem: Problem, configuration: HopperConfiguration) -> None:
+    """Neither do products wait for each other, which ptxas would tell."""
+    m, n, k = problem.m, problem.n, problem.k
+    row = n if problem.d.alignment == 16 else n + 1
+    d = matrix(tw.bfloat16, m, n, 1 if family is exchanged.SCATTERED else 2, row=row)
+    b = matrix(problem.b.dtype, n, k, 1, problem.b.major)
+    flag, zero, own = tw.spec(tw.int32, (2, 8)), np.int32(0), matrix(problem.a.dtype, m, k)
+    several = matrix(problem.a.dtype, m, k, 2)
+    exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero, zero
+    launcher, plan = family.launch(problem, configuration, H200)
+    if family is exchanged.SCATTERED:
+        arguments: tuple[Any, ...] = (d, several, b, [d], [d], *exchange, 1024, plan)
+    else:
+        arguments = (d, own, b, several, [own], *exchange, (1024, k), plan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = launcher.resources(*arguments, arch="sm_90a")
+    assert not found.spills and found.local_bytes == 0, found
