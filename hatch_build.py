@@ -328,7 +328,8 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
     ]
     if name.startswith(INNER) and name not in SHOWN:
         return documented
-    kept: set[int] = {id(tree)} if shown is None or name.endswith("/__init__.py") or name in shown else set()
+    stem = name.rpartition("/")[2].removesuffix(".py")
+    kept: set[int] = {id(tree)} if shown is None or stem == "__init__" or name in shown else set()
     for statement in tree.body:
         if shown is None or getattr(statement, "name", "") in shown:
             kept |= {id(part) for part in ast.walk(statement)}
