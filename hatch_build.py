@@ -3,10 +3,10 @@
 The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
 of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Private
 functions and those within others lose their annotations too, and variables in functions theirs; for the rest
-`pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go. Every line keeps
-its number, so that tracebacks of an installed package match the repository. C loses comments and indentation. Files are
-compressed by Zopfli, in the format that every reader of zip files knows. The sdist and editable installs hold the files
-as they are.
+`pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go, but for functions
+that become kernels, whose lines the profiler shows. Every line keeps its number, so that tracebacks of an installed
+package match the repository. C loses comments and indentation. Files are compressed by Zopfli, in the format that every
+reader of zip files knows. The sdist and editable installs hold the files as they are.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         lines[first:last] = [""] * (last - first)
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
-    return close(thin("\n".join(lines))).encode()
+    return dense(thin("\n".join(lines))).encode()
 
 
 def unannotated(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -247,7 +247,7 @@ def annotations_of(function: ast.FunctionDef, lines: list[str]) -> list[Cut]:
     a = function.args
     taken = [x for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
     cuts = [(x.lineno, x.col_offset + len(x.arg.encode()), x.annotation) for x in taken if x.annotation is not None]
-    if (returns := function.returns) is not None:
+    if (returns := function.returns) is not None and returns.lineno == returns.end_lineno:
         before = lines[returns.lineno - 1].encode()[: returns.col_offset]
         if b"->" in before:
             cuts.append((returns.lineno, len(before[: before.rindex(b"->")].rstrip()), returns))
@@ -293,27 +293,37 @@ def thin(text: str) -> str:
     return "\n".join(lines)
 
 
-def close(text: str) -> str:
-    """Return a module without the spaces between the words and signs of a line, where they can be told apart."""
-    lines, spaces, depth = text.split("\n"), [], 0
+def dense(text: str) -> str:
+    """Return a module without spaces between tokens that need none, outside of functions that decorators read."""
+    lines = text.split("\n")
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    kept = {
+        row
+        for node in functions
+        if not has_plain_decorators(node)
+        for row in range(node.decorator_list[0].lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    cuts: list[tuple[int, int, int]] = []
     before: tokenize.TokenInfo | None = None
+    depth = 0  # of texts in which braces hold expressions
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        is_within = before is not None and before.end[0] == token.start[0] and before.string.strip() != ""
-        if before is not None and is_within and depth == 0 and token.string.strip() and can_touch(before, token):
-            spaces.append((before.end, token.start[1]))
-        kind = tokenize.tok_name[token.type]
+        kind, (row, column) = tokenize.tok_name[token.type], token.start
+        if before is not None and before.end[0] == row and not depth and row not in kept and may_meet(before, token):
+            cuts.append((row, before.end[1], column))
         depth += (kind == "FSTRING_START") - (kind == "FSTRING_END")
-        before = token
-    for (row, begin), end in reversed(spaces):
-        lines[row - 1] = lines[row - 1][:begin] + lines[row - 1][end:]
+        before = None if kind in ("INDENT", "DEDENT", "NEWLINE", "NL") else token
+    for row, begin, end in reversed(cuts):
+        line = lines[row - 1]
+        if not line[begin:end].strip(" "):  # a line that goes on has a backslash there
+            lines[row - 1] = line[:begin] + line[end:]
     return "\n".join(lines)
 
 
-def can_touch(one: tokenize.TokenInfo, other: tokenize.TokenInfo) -> bool:
-    """Say whether two tokens are the same two with nothing between them; words and texts stay apart, as do dots."""
-    edges = one.string[-1], other.string[0]
-    are_words = [edge.isalnum() or edge in "_\"'" for edge in edges]
-    return not all(are_words) and "." not in edges
+def may_meet(before: tokenize.TokenInfo, token: tokenize.TokenInfo) -> bool:
+    """Say whether two tokens stay two without a space between them."""
+    kinds = [tokenize.tok_name[each.type] for each in (before, token)]
+    are_words = all(kind in ("NAME", "NUMBER", "STRING") or kind.startswith("FSTRING") for kind in kinds)
+    return not are_words and not token.string.startswith(".")  # 1 .real
 
 
 def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Documented]:
@@ -333,15 +343,12 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
     for statement in tree.body:
         if shown is None or getattr(statement, "name", "") in shown:
             kept |= {id(part) for part in ast.walk(statement)}
+    is_private_module = name.rpartition("/")[2].startswith("_")
     return [
         node
         for node in documented
         if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node)))
-        and (
-            isinstance(node, ast.Module)
-            or has_plain_decorators(node)
-            or (stem.startswith("_") and is_device_code(node))
-        )
+        and (isinstance(node, ast.Module) or has_plain_decorators(node) or (is_private_module and is_device_code(node)))
     ]
 
 

@@ -301,6 +301,28 @@ def test_a_flag_that_is_written_over_tells_of_nothing_any_more() -> None:
     assert [found.kind for found in findings(main)] == ["race"]
 
 
+@tw.kernel
+def put_in(data, rank, kind: tw.constexpr):
+    """Write to all ranks, by a kernel that is another one for each kind."""
+    for peer in tw.static_range(len(data)):
+        data[peer][rank, tw.thread_idx.x] = rank + kind
+
+
+def run_alone(rank: Rank, sem: str = "release") -> np.ndarray:
+    """Write by a kernel that no other rank launches, tell, wait and read."""
+    data, flags = rank.symmetric((SIZE, 32), tw.int32), rank.symmetric(SIZE, tw.int32)
+    out = np.zeros((SIZE, 32), np.int32)
+    put_in[1, 32](data.peers, rank.rank, rank.rank)
+    tell[1, 1](flags.peers, rank.rank, 1, sem)
+    await_all[1, 1](flags.local, 1, "acquire")
+    take[1, 32](out, data.local)
+    return out
+
+
+def test_what_one_rank_launches_alone_is_unknown_to_the_others() -> None:
+    demand(run_alone, {"sem": "relaxed"}, {"race"})
+
+
 # --- copies by TMA ------------------------------------------------------------------------------------------
 
 
@@ -363,7 +385,7 @@ def test_bulk_stores_to_peers_are_waited_for_and_told_of(left_out: dict[str, Any
 
 # --- all of them, with nothing left out ----------------------------------------------------------------------
 
-RIGHT = (run_exchange, run_pass_on, run_stream, run_launches, run_apart, run_push)
+RIGHT = (run_exchange, run_pass_on, run_stream, run_launches, run_apart, run_alone, run_push)
 
 
 @pytest.mark.parametrize("main", RIGHT, ids=lambda main: main.__name__)

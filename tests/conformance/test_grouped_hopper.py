@@ -151,6 +151,16 @@ def test_a_group_is_all_that_is_written(backend: Backend, name: str) -> None:
     assert (left[total:] == 77).all() and (left[:, n:] == 77).all()
 
 
+@pytest.mark.parametrize("name", rest_is_slow(["rows", "rows, ping-pong", "columns"], "rows"))
+def test_rows_of_no_group_are_left_alone(backend: Backend, name: str) -> None:
+    case = CASES[name]
+    a, b = operands(case)
+    wanted = expected(case, a, b, case.ends)
+    wanted[np.s_[:, case.ends[-1] :] if case.mode == "N" else np.s_[case.ends[-1] :]] = 77
+    out = backend.put(np.full(wanted.shape, 77, np.float32))
+    same(compute(backend, case, a, b, case.ends, out=out, fill=False), wanted)
+
+
 @pytest.mark.parametrize(("mode", "majors"), [("M", "MK"), ("N", "KK"), ("K", "KM"), ("K", "KK"), ("K", "MM")])
 def test_a_contiguous_mode_that_is_ragged_is_for_another_kernel(backend: Backend, mode: str, majors: str) -> None:
     """Boxes of TMA begin at multiples of 16 bytes along it, and groups anywhere: an H200 calls it an illegal instruction."""

@@ -60,6 +60,7 @@ ROWS: dict[str, tuple[tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], 
 ELSEWHERE = {
     "quantized_matmul",  # of 16 bits only: test_quantized.py compares with float64
     *("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"),  # of a process group: test_exchange.py
+    *("dispatch_grouped_matmul", "grouped_matmul_combine"),  # of a process group: test_experts.py
 }
 NOT_OPERATORS = {"op", "Operator", "Way", "nn", "patch", "PatchReport", "PatchRow"}
 OTHERS_HAVE = {"matmul", "matmul_operator", "attention", "scaled_dot_product_attention"}  # quick tests of gradients

@@ -232,7 +232,7 @@ class Public:
 """
     lean = build.lean(source.encode(), "tilewright/language/x.py", frozenset({"public", "Public"})).decode()
     changed = {
-        a: b for a, b in zip(build.close(build.thin(source)).split("\n"), lean.split("\n"), strict=True) if a != b
+        a: b for a, b in zip(build.dense(build.thin(source)).split("\n"), lean.split("\n"), strict=True) if a != b
     }
     assert changed == {
         " x:dict[int,str]={};y:list[str]=[]": " x={};y=[]",
@@ -240,6 +240,37 @@ class Public:
         "  é:int=4": "  é=4",
         "  m:int=9": "  m=9",
     }
+
+
+def test_spaces_between_words_and_signs_go_but_in_kernels(build: ModuleType) -> None:
+    source = """
+x = a if b else -1; y = [1, 2 .real, "a b" "c"]; z = f"{x = } {y!r: >3}" % (x,)
+
+
+@tw.kernel
+def kernel(a, b):
+    return a + b
+
+
+def plain(a, b = 1, * , c):
+    return 'a' in b, a  [1 : 2] - - \\
+        3
+"""
+    expected = """
+x=a if b else-1;y=[1,2 .real,"a b" "c"];z=f"{x = } {y!r: >3}"%(x,)
+
+
+@tw.kernel
+def kernel(a, b):
+ return a + b
+
+
+def plain(a,b=1,*,c):
+ return 'a' in b,a[1:2]-- \\
+  3
+"""
+    assert build.lean(source.encode(), "tilewright/ir/x.py", frozenset()).decode() == expected
+    assert ast.dump(ast.parse(source)) == ast.dump(ast.parse(expected))
 
 
 def test_c_loses_comments_and_indentation(build: ModuleType) -> None:
@@ -351,7 +382,7 @@ def _private():
 def _shown():
     """Shown."""
 '''
-    assert build.lean(source.encode()).decode() == build.close(build.thin(expected))
+    assert build.lean(source.encode()).decode() == build.dense(build.thin(expected))
 
 
 def test_annotations_that_nobody_is_shown_are_left_out(build: ModuleType) -> None:
@@ -393,9 +424,9 @@ def _own(
 
 ,
     b = 1,
-)
-
-:
+) -> tuple[
+    int
+]:
     return é
 
 class Shown:
@@ -409,7 +440,7 @@ def _command(x: int) -> int:
     return x
 """
     shown = frozenset({"shown", "Shown"})
-    assert build.lean(source.encode(), "tilewright/language/x.py", shown).decode() == build.close(build.thin(expected))
+    assert build.lean(source.encode(), "tilewright/language/x.py", shown).decode() == build.dense(build.thin(expected))
 
 
 def test_indentation_is_one_space(build: ModuleType) -> None:
@@ -435,26 +466,6 @@ def test_indentation_is_one_space(build: ModuleType) -> None:
     assert build.thin(source) == expected
 
 
-def test_spaces_between_words_and_signs_go(build: ModuleType) -> None:
-    """But for those inside of texts, between words, at the begin of a line, and where dots might join numbers."""
-    source = """def f(x, *, y = 1) -> int:
-    return [a if a > 1 else - a for a in (x , y)] , f"{x = } {{ {y + 1} }}" "b c" , 1 .real , x . y
-  # a
-with open ( "a b" ) as file , \\
-        other : pass
-from . import x
-"""
-    expected = """def f(x,*,y=1)->int:
-    return[a if a>1 else-a for a in(x,y)],f"{x = } {{ {y + 1} }}" "b c",1 .real,x . y
-  # a
-with open("a b")as file, \\
-        other:pass
-from . import x
-"""
-    assert build.close(source) == expected
-    assert ast.dump(ast.parse(expected)) == ast.dump(ast.parse(source))
-
-
 def test_docstrings_of_inner_modules_are_left_out_and_of_public_ones_stay(build: ModuleType) -> None:
     source = b'''"""What an op is."""
 
@@ -467,7 +478,7 @@ def emit(op):
     """Write an op."""
     return op
 '''
-    thin = build.close(build.thin(source.decode())).encode()
+    thin = build.dense(build.thin(source.decode())).encode()
     assert build.lean(source, "tilewright/language/copying.py") == thin
     assert build.lean(source, "tilewright/backends/sim/findings.py") == thin  # which users meet
     lean = build.lean(source, "tilewright/ir/core.py").decode()

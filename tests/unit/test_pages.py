@@ -29,7 +29,7 @@ PAGES = {
     "how_to/test_without_a_gpu.md": 2,
     "how_to/tune.md": 4,
     "names_by_example.md": 70,
-    "several_gpus.md": 5,
+    "several_gpus.md": 6,
     "simulator.md": 1,
 }
 

@@ -58,8 +58,7 @@ class Products:
         self.plan, self.groups, self.k = plan, tw.size(offsets), A.shape[1]
         self.ends = Ends(plan, offsets, D.shape, A.shape)
         # Rows behind the last group get sums of nothing.
-        count = self.groups + (1 if plan.ragged == "M" else 0)
-        self.tiles = plan.scheduler(count, self.ends.tiles)
+        self.tiles = plan.scheduler(self.groups + plan.rest, self.ends.tiles)
 
     def steps(self, group):
         """Return the tiles of K."""

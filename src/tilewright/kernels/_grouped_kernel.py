@@ -20,8 +20,7 @@ def grouped_tiles(D, A, B, offsets, plan: tw.constexpr):
     which each has rows of its own) or along K ("K": A and B do).
     """
     ends = Ends(plan, offsets, D.shape, A.shape)
-    count = tw.size(offsets) + (1 if plan.ragged == "M" else 0)
-    for group, row, column in plan.scheduler(count, ends.tiles):
+    for group, row, column in plan.scheduler(tw.size(offsets) + plan.rest, ends.tiles):
         if plan.ragged == "M":
             # Rows behind the last group get sums of nothing.
             matrix = tw.minimum(group, tw.size(offsets) - 1)

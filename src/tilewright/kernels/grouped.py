@@ -10,6 +10,7 @@ from typing import Any, Literal  # Any: arrays of any library
 import numpy as np
 
 from tilewright.arch import Arch
+from tilewright.arguments import one_of
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ArgumentError
@@ -36,10 +37,17 @@ Shape = tuple[int, ...]
 HOPPER = GroupedHopper()
 
 
-@repeating("out_dtype", "precision")
+@repeating("out_dtype", "precision", "fill")
 @handing_over
 def grouped_matmul(
-    a: Any, b: Any, offsets: Any = None, *, out: Any = None, out_dtype: Any = None, precision: str | None = None
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    fill: bool = True,
 ) -> Any:
     """Multiply groups of matrices in one launch: those of ragged experts, or lists of any shapes.
 
@@ -62,8 +70,8 @@ def grouped_matmul(
 
     Offsets on a GPU are read by the kernel only. An offset below the previous one counts as the previous one, and one
     past the end as the end, so nothing is written out of bounds; offsets on the host that decrease or pass the end
-    raise an error. Indices after the last offset belong to no group, and their results are 0. A group may be empty; a
-    product with K = 0 is 0.
+    raise an error. Indices after the last offset belong to no group, and their results are 0, or with `fill=False` not
+    written. A group may be empty; a product with K = 0 is 0.
 
     Without `offsets`, a and b are lists of matrices of any shapes, of one element type each, and the result is a list;
     `out` is a list then, too.
@@ -75,13 +83,14 @@ def grouped_matmul(
     """
     if offsets is None:
         return _multiply_lists(a, b, out, out_dtype, precision)
-    return _multiply_ragged(a, b, offsets, out, out_dtype, precision)
+    one_of("grouped_matmul", "fill", fill, (True, False))
+    return _multiply_ragged(a, b, offsets, out, out_dtype, precision, fill)
 
 
 # --- ragged modes ----------------------------------------------------------------------------------------------------
 
 
-def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, precision: str | None) -> Any:
+def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, precision: str | None, fills: bool) -> Any:
     infos = {name: _described(name, x) for name, x in (("a", a), ("b", b), ("offsets", offsets))}
     ends = infos["offsets"]
     if ends.rank != 1 or ends.dtype not in (int32, int64):
@@ -89,7 +98,7 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
     if out is not None:
         infos["out"] = _described("out", out)
     device = common_device(list(infos.values()), list(infos))
-    types = _types(infos["a"], infos["b"], infos.get("out"), out_dtype, precision)
+    types = types_of_groups(infos["a"], infos["b"], infos.get("out"), out_dtype, precision)
     shape, total, ragged = _result_of(infos["a"].shape, infos["b"].shape, ends.shape[0])
     if device == "cpu":
         _check_offsets(host_array(offsets, "offsets"), total)
@@ -111,32 +120,49 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
         d, a_matrix, b_matrix = d.transposed, b_matrix, a_matrix
     along: Ragged = "K" if ragged == "K" else "M"
     if not groups:  # no index belongs to a group
+        if not fills and ragged != "K":
+            return out
         offsets = array_beside(np.zeros(1, np.int32), out)
         b_matrix = replace(b_matrix, shape=(*b_matrix.shape[:2], 1))
     launch = _launch_ragged
     if HOPPER.is_simulated or not isinstance(device, str):
         launch = _launch_warpgroups
-    launch(along, groups, d, a_matrix, b_matrix, offsets, types, machine_of(device))
+    launch((along, fills), groups, d, a_matrix, b_matrix, offsets, types, machine_of(device))
     return out
 
 
 def _launch_warpgroups(
-    ragged: Ragged, groups: int, d: Matrix, a: Matrix, b: Matrix, offsets: Any, types: Types, machine: Machine
+    kind: tuple[Ragged, bool],
+    groups: int,
+    d: Matrix,
+    a: Matrix,
+    b: Matrix,
+    offsets: Any,
+    types: Types,
+    machine: Machine,
 ) -> None:
     """Launch the Hopper kernel where it takes the problem, and the other one elsewhere."""
     operands = a.mapped(), b.mapped(), d.mapped_result()
-    problem = RaggedProblem(ragged, *d.shape[:2], a.shape[1], groups, *operands, types)
+    problem = RaggedProblem(kind[0], *d.shape[:2], a.shape[1], groups, *operands, types)
     found = _chosen(HOPPER, problem, machine)
     if found is None or not groups:
-        _launch_ragged(ragged, groups, d, a, b, offsets, types, machine)
+        _launch_ragged(kind, groups, d, a, b, offsets, types, machine)
     else:
         launcher, launched = found
-        launcher(d.view(), a.view(), b.view(), offsets, launched)
+        launcher(d.view(), a.view(), b.view(), offsets, launched if kind[1] else replace(launched, fills=False))
 
 
 def _launch_ragged(
-    ragged: Ragged, groups: int, d: Matrix, a: Matrix, b: Matrix, offsets: Any, types: Types, machine: Machine
+    kind: tuple[Ragged, bool],
+    groups: int,
+    d: Matrix,
+    a: Matrix,
+    b: Matrix,
+    offsets: Any,
+    types: Types,
+    machine: Machine,
 ) -> None:
+    ragged, fills = kind
     operands = (
         a.operand(0 if ragged == "M" else 1),
         b.operand(1 if ragged == "K" else None),
@@ -149,7 +175,7 @@ def _launch_ragged(
     tile_m, tile_n, _ = plan.tile
     rows = -(-m // tile_m) + groups if ragged == "M" else -(-m // tile_m) * groups
     grid = min(rows * -(-n // tile_n), blocks)
-    launched = GroupedPlan(ragged, Groups(), plan)
+    launched = GroupedPlan(ragged, Groups(), plan, fills=fills)
     grouped_tiles.configure(min_blocks=1)[grid, plan.threads](d.view(), a.view(), b.view(), offsets, launched)
 
 
@@ -213,7 +239,7 @@ def _multiply_lists(a: Any, b: Any, out: Any, out_dtype: Any, precision: str | N
         (m, k), (other, n) = infos["a"].shape, infos["b"].shape
         if k != other:
             raise ArgumentError(f"the shapes {(m, k)} and {(other, n)} of product {place} do not fit")
-        types = _types(infos["a"], infos["b"], infos.get("out"), out_dtype, precision)
+        types = types_of_groups(infos["a"], infos["b"], infos.get("out"), out_dtype, precision)
         if out is None:
             adapter = adapter_for(x)
             assert adapter is not None
@@ -362,7 +388,10 @@ def _rejection(plan: Plan, arch: Arch) -> str | None:
     return None
 
 
-def _types(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo | None, out_dtype: Any, precision: str | None) -> Types:
+def types_of_groups(
+    a: ArrayInfo, b: ArrayInfo, out: ArrayInfo | None, out_dtype: Any = None, precision: str | None = None
+) -> Types:
+    """Return the types of grouped products; raise `ArgumentError` for those that have none."""
     try:
         asked = None if out_dtype is None else as_dtype(out_dtype)
     except TypeError as error:

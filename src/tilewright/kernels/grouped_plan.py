@@ -19,7 +19,7 @@ class GroupedPlan:
     """Which mode is ragged, in which order tiles come, and a tile's plan.
 
     For lists of matrices: element types of D, A and B, their unit modes and least alignments. For the Hopper kernel:
-    the contiguous modes of A and B.
+    the contiguous modes of A and B. `fills` says whether results after the last offset become 0.
     """
 
     ragged: Ragged
@@ -29,9 +29,15 @@ class GroupedPlan:
     units: tuple[int | None, ...] = ()
     alignments: tuple[int, ...] = ()
     majors: tuple[str, ...] = ()
+    fills: bool = True
 
     def __hash__(self) -> int:
         return self._hash
+
+    @property
+    def rest(self) -> int:
+        """How many groups follow those of the offsets: one of the rows that belong to none, where they become 0."""
+        return 1 if self.ragged == "M" and self.fills else 0
 
     @cached_property
     def _hash(self) -> int:

@@ -10,6 +10,8 @@ from tilewright.torch.dropout import dropout as dropout
 from tilewright.torch.exchange import all_gather_matmul as all_gather_matmul
 from tilewright.torch.exchange import matmul_all_reduce as matmul_all_reduce
 from tilewright.torch.exchange import matmul_reduce_scatter as matmul_reduce_scatter
+from tilewright.torch.experts import dispatch_grouped_matmul as dispatch_grouped_matmul
+from tilewright.torch.experts import grouped_matmul_combine as grouped_matmul_combine
 from tilewright.torch.fused_attention import attention as attention
 from tilewright.torch.fused_attention import scaled_dot_product_attention as scaled_dot_product_attention
 from tilewright.torch.groups import grouped_matmul as grouped_matmul
@@ -38,6 +40,7 @@ __all__ = [
     "op", "Operator", "Way",
     "matmul", "matmul_operator", "grouped_matmul", "quantized_matmul", "dropout", "softmax", "log_softmax", "rms_norm",
     "layer_norm", "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention",
-    "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "overlap_products", "OverlapPass",
-    "SymmetricGroup", "use_symmetric_memory", "nn", "patch", "PatchReport", "PatchRow",
+    "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "dispatch_grouped_matmul",
+    "grouped_matmul_combine", "overlap_products", "OverlapPass", "SymmetricGroup", "use_symmetric_memory",
+    "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip

@@ -284,8 +284,8 @@ def matmul_all_reduce(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> to
     return matmul_all_reduce_operator(x, w, name)
 
 
-def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[int], *, divides: bool = False) -> str:
-    """Return the name of the group; refuse what one rank can see to be wrong, then what only all can."""
+def process_group(function: str, group: Any) -> Any:
+    """Return the process group of a call; refuse what is none, and one that the rank does not belong to."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ArgumentError(
             f"tw.torch.{function} is called by the ranks of a process group, and there is none",
@@ -299,6 +299,12 @@ def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[in
             else f"group is {found!r}, and a process group is expected",
             help="pass a process group that this rank belongs to: mesh.get_group(), torch.distributed.new_group(...)",
         )
+    return found
+
+
+def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[int], *, divides: bool = False) -> str:
+    """Return the name of the group; refuse what one rank can see to be wrong, then what only all can."""
+    found = process_group(function, group)
     for name, tensor in (("x", x), ("w", w)):
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in FLOATS:
             kind = tensor.dtype if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"

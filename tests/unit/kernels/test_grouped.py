@@ -142,6 +142,25 @@ def test_out_is_written_in_place() -> None:
     assert found is ragged and np.array_equal(ragged[:4], a[0][:4].astype(np.float64) @ b[0]) and not ragged[4:].any()
 
 
+@pytest.mark.parametrize("mode", "MN")
+@pytest.mark.parametrize("ends", [[3, 3, 150], [0, 0, 0], []], ids=str)
+def test_results_of_no_group_are_left_alone(mode: str, ends: list[int]) -> None:
+    total, m, k, groups = 200, 20, 24, len(ends)
+    shapes = {"M": ((total, k), (groups, k, m)), "N": ((groups, m, k), (k, total))}[mode]
+    a, b = (whole(i, shape, np.float16) for i, shape in enumerate(shapes))
+    out = np.full((total, m) if mode == "M" else (m, total), 77, np.float32)
+    tw.grouped_matmul(a, b, np.array(ends, np.int32), out=out, fill=False)
+    inside = expected(mode, a, b, ends) if ends else np.zeros(out.shape)
+    rest = np.s_[max(ends, default=0) :] if mode == "M" else np.s_[:, max(ends, default=0) :]
+    inside[rest] = 77
+    assert np.array_equal(out, inside)
+
+
+def test_fill_is_true_or_false() -> None:
+    with pytest.raises(tw.ArgumentError, match="grouped_matmul: fill is True or False, got 1"):
+        tw.grouped_matmul(A, B, E, fill=1)  # type: ignore[arg-type]
+
+
 A, B, E = np.zeros((6, 8), np.float16), np.zeros((2, 8, 4), np.float16), np.array([2, 6], np.int32)
 OUT, SQUARE = np.zeros((6, 4), np.float16), np.zeros((8, 8), np.float16)
 ROOM = np.zeros(24, np.float16)

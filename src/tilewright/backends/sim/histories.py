@@ -60,6 +60,7 @@ class Unknown:
 class Histories:
     """What the ranks of a group do not know of each other's launches so far."""
 
+    size: int  # how many ranks there are
     unknown: list[Unknown] = field(default_factory=list)
     flags: list[int] = field(default_factory=list)  # the addresses of those that tell of earlier launches
 
@@ -203,7 +204,9 @@ class HistoryChecker(Observer):
     def finish(self) -> None:
         """Find out what each rank does not know of, now that the blocks are over."""
         clocks, size, histories = self._races.clocks, self._clusters, self._histories
-        known: dict[int, Clock | None] = {}
+        known: dict[int, Clock | None] = dict.fromkeys(
+            range(histories.size)
+        )  # ranks that launch something else: nothing
         for n, number in enumerate(self._numbers):
             known[number] = None if clocks is None else clocks.known_to_blocks(range(n * size, n * size + size))
         self.left, self._flags = [], list(histories.flags)

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 def run_ranks(size: int, main: Callable[[Rank], Result]) -> list[Result]:
     """Call `main` with each of so many ranks, their launches simulated together; return what the calls return."""
-    histories = Histories()
+    histories = Histories(size)
 
     def perform(numbers: Sequence[int], launches: Sequence[RankLaunch]) -> None:
         _Joint(numbers, launches, histories, group.symmetric).run()

@@ -54,7 +54,7 @@ _INDIVISIBLE = (AccessKind.ATOMIC, AccessKind.BARRIER)
 _MOST_PARTNERS = 8  # different ops for which one op's conflicts are reported, each time it runs
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # told apart by identity: their arrays have no single truth value
 class _PendingRead:
     """A pending read: global cells that a copy under way has yet to read, and the index by which the copy is known.
 
