@@ -21,7 +21,14 @@ import torch.distributed as dist
 
 from tilewright._version import __version__
 from tilewright.errors import ArgumentError
-from tilewright.torch.exchange import FLOATS, MOST_MODES, gathered_products_operator, scattered_products_operator
+from tilewright.torch.exchange import (
+    FLOATS,
+    MOST_MODES,
+    all_gather_matmul_operator,
+    gathered_products_operator,
+    matmul_reduce_scatter_operator,
+    scattered_products_operator,
+)
 from tilewright.torch.products import matmul_operator
 
 _aten = torch.ops.aten
@@ -344,15 +351,21 @@ def _overlap_gather(graph: Any, gather: _Exchange) -> bool:
     with graph.inserting_before(first):
         x = _to_front(graph, gather.source, gather.mode)
         weights, biases = [p.w for p in taken], [p.bias for p in taken]
-        products = _call(graph, gathered_products_operator.overload, x, weights, biases, gather.group)
-        rows = _from_front(graph, _call(graph, operator.getitem, products, 0), gather.mode)
-        for n, product in enumerate(taken, 1):
-            y = _from_front(graph, _call(graph, operator.getitem, products, n), gather.mode)
+        outside = {user for reader in readers for user in reader.users} - {p.node for p in taken} - set(readers)
+        if not outside and biases == [None]:
+            rows, found = None, [_call(graph, all_gather_matmul_operator.overload, x, weights[0], gather.group)]
+        else:
+            products = _call(graph, gathered_products_operator.overload, x, weights, biases, gather.group)
+            rows, *found = (_call(graph, operator.getitem, products, n) for n in range(1 + len(taken)))
+            rows = _from_front(graph, rows, gather.mode)
+        for product, y in zip(taken, found, strict=True):
+            y = _from_front(graph, y, gather.mode)
             if _value(product.node).ndim != _value(result).ndim:
                 y = _call(graph, _aten.reshape.default, y, [-1, _value(product.w).shape[1]])
             product.node.replace_all_uses_with(y)
-    result.replace_all_uses_with(rows)
-    _erase(graph, [*(p.node for p in taken), *reversed(readers), rows, *gather.nodes])
+    if rows is not None:
+        result.replace_all_uses_with(rows)
+    _erase(graph, [*(p.node for p in taken), *reversed(readers), *([] if rows is None else [rows]), *gather.nodes])
     return True
 
 
@@ -402,7 +415,10 @@ def _overlap_scatter(graph: Any, scatter: _Exchange) -> bool:
                 x = _call(graph, _aten.reshape.default, x, [*shape[:-1], depth])
             xs.append(_to_front(graph, x, scatter.mode))
         weights = [product.w for product in products]
-        y = _call(graph, scattered_products_operator.overload, xs, weights, biases, scatter.group)
+        if biases == [None]:
+            y = _call(graph, matmul_reduce_scatter_operator.overload, xs[0], weights[0], scatter.group)
+        else:
+            y = _call(graph, scattered_products_operator.overload, xs, weights, biases, scatter.group)
         y = _from_front(graph, y, scatter.mode)
         if scatter.operation == "avg":
             y = _call(graph, _aten.div.Tensor, y, _given(begin)["group_size"])
