@@ -91,8 +91,9 @@ def draw_kind(family: str, number: int, seed: int) -> Kind:
     a, b, out, addend = (_lay(random, is_out=n > 1) for n in range(4))
     if types.a in (*FP8, "int8", "uint8") and random.random() < 0.75:  # as tensor cores read 8 bits
         a, b = Lay("last", a.alignment), Lay("first", b.alignment)
-    if subject.own == "streaming":  # the only layout that the family is for
-        b = Lay("first")
+    if subject.own == "streaming":  # few rows, and the layouts that the family is for
+        fits = ("odd" if fits[0] == "whole" else fits[0], *fits[1:])
+        b, out = Lay("first"), Lay("last", out.alignment)
     kind = {
         "family": family, "number": number, "a": types.a, "b": types.b, "out": _pick(random, types.outs),
         "precision": types.precision, "fits": fits,

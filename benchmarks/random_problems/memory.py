@@ -60,6 +60,7 @@ class Memory:
     xp: Any = np
     band = BAND
     is_on_gpu = False
+    goes_backwards = True  # whether arrays may have negative strides
     fills = True  # whether the numbers count: kernels that are compiled ahead see none
 
     def allocate(self, size: int, bytes: int) -> Any:
@@ -162,10 +163,13 @@ class Nowhere(Memory):
     """Memory of which nothing but addresses counts: kernels are compiled for arrays there, and none runs."""
 
     fills = False
+    goes_backwards = False
 
 
 class Torch(Memory):
     """PyTorch's memory: a GPU's, or the CPU's, whose tensors the simulator takes."""
+
+    goes_backwards = False
 
     def __init__(self, device: str) -> None:
         import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -124,8 +124,10 @@ def draw(kind: Kind, seed: int, index: int, memory: Memory, limits: Limits) -> P
 
 
 def _matrix(memory: Memory, dtype: str, shape: tuple[int, ...], lay: Lay, style: str, random: Random) -> Held:
-    kind = getattr(tw, dtype)
-    return memory.numbers(kind, lay.place(shape, kind.bytes, random), style, int(random.integers(POOL)))
+    kind, begin = getattr(tw, dtype), int(random.integers(POOL))
+    if random.random() < 0.1 and memory.goes_backwards:
+        lay = replace(lay, is_backward=True)
+    return memory.numbers(kind, lay.place(shape, kind.bytes, random), style, begin)
 
 
 def _add_options(product: Product, memory: Memory, random: Random) -> None:
