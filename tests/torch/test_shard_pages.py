@@ -1,4 +1,4 @@
-"""The page on models over several GPUs, and its examples: what it types into a shell prints what it shows."""
+"""The pages on models over several GPUs, and their examples: what they type into a shell prints what they show."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ if not torch.distributed.is_available():
 from tests.helpers.pages import DOCS, ROOT, Session, blocks_of, shell_of_this_python  # noqa: E402  # after the skip
 
 
+# The page, its blocks that run without a shell, and its commands.
+PAGES = [("shard_a_model", 1, 3), ("overlap_communication", 0, 2), ("distribute_experts", 0, 1)]
+
+
 @pytest.mark.slow  # each command starts processes that import torch
-def test_commands_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "programs", "commands"), PAGES)
+def test_commands_print_what_the_page_shows(
+    name: str, programs: int, commands: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "page"
     folder.mkdir()
     (folder / "examples").symlink_to(ROOT / "examples")
@@ -23,11 +30,11 @@ def test_commands_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.
     runner = tmp_path / "bin" / "torchrun"
     runner.write_text('#!/bin/sh\nexec python -m torch.distributed.run --standalone "$@" 2>errors || cat errors\n')
     runner.chmod(0o755)
-    blocks = [*blocks_of((DOCS / "how_to" / "shard_a_model.md").read_text(encoding="utf-8"))]
-    session = Session("shard_a_model", folder, environment, available=frozenset({"PyTorch"}))
+    blocks = [*blocks_of((DOCS / "how_to" / f"{name}.md").read_text(encoding="utf-8"))]
+    session = Session(name, folder, environment, available=frozenset({"PyTorch"}))
     monkeypatch.chdir(folder)
-    assert session.run([block for block in blocks if block.language == "python"]) == 1
-    commands = [block for block in blocks if block.language == "sh"]
-    assert sum(block.text.count("$ ") for block in commands) == 5
-    for block in commands:
+    assert session.run([block for block in blocks if block.language == "python"]) == programs
+    typed = [block for block in blocks if block.language == "sh"]
+    assert sum(block.text.count("$ ") for block in typed) == commands
+    for block in typed:
         session.type(block.text, f"line {block.line}")

@@ -94,15 +94,12 @@ class OverlapPass:
 def overlap_products(*before: Callable[[Any], object]) -> OverlapPass:
     """Return a pass for `torch.compile` that overlaps gathers and scatters of a divided model with its products.
 
-    It is for the inductor option `post_grad_custom_pre_pass`::
-
-        torch.compile(model, options={"post_grad_custom_pre_pass": tw.torch.overlap_products()})
-
-    In the graphs of the forward and of the backward pass, it replaces an all-gather whose result is multiplied by
-    weights, and products whose sum over the ranks is scattered, by operators that compute as
-    `tw.torch.all_gather_matmul` and `matmul_reduce_scatter` do: with `parallelize_module`, those around the layers of
-    `SequenceParallel`, `ColwiseParallel` and `RowwiseParallel`. This is what torch's option `_micro_pipeline_tp` does
-    with symmetric memory. The products become those of `tw.matmul`, whether torch or Tilewright computed them before.
+    It is for inductor: `torch.compile(model, options={"post_grad_custom_pre_pass": tw.torch.overlap_products()})`. In
+    the graphs of the forward and of the backward pass, it replaces an all-gather whose result is multiplied by weights,
+    and products whose sum over the ranks is scattered, by operators that compute as `tw.torch.all_gather_matmul` and
+    `matmul_reduce_scatter` do: with `parallelize_module`, those around the layers of `SequenceParallel`,
+    `ColwiseParallel` and `RowwiseParallel`. This is what torch's option `_micro_pipeline_tp` does with symmetric
+    memory. The products become those of `tw.matmul`, whether torch or Tilewright computed them before.
 
     Several products of one gather become one operator, as does a sum of products that is scattered. Whatever else reads
     the gathered tensor gets it from there. Products may have a bias. A pattern is left as it is along the last mode; if
