@@ -12,7 +12,6 @@ if not torch.distributed.is_available():
     pytest.skip("torch.distributed is not there", allow_module_level=True)
 from tests.helpers.pages import DOCS, ROOT, Session, blocks_of, shell_of_this_python  # noqa: E402  # after the skip
 
-
 # The page, its blocks that run without a shell, and its commands.
 PAGES = [("shard_a_model", 1, 3), ("overlap_communication", 0, 2), ("distribute_experts", 0, 1)]
 
