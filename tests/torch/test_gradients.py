@@ -62,7 +62,10 @@ ELSEWHERE = {
     *("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"),  # of a process group: test_exchange.py
     *("dispatch_grouped_matmul", "grouped_matmul_combine"),  # of a process group: test_experts.py
 }
-NOT_OPERATORS = {"op", "Operator", "Way", "nn", "patch", "PatchReport", "PatchRow"}
+NOT_OPERATORS = {
+    "op", "Operator", "Way", "nn", "patch", "PatchReport", "PatchRow", "overlap_products", "OverlapPass", "SymmetricGroup",
+    "use_symmetric_memory",
+}  # fmt: skip
 OTHERS_HAVE = {"matmul", "matmul_operator", "attention", "scaled_dot_product_attention"}  # quick tests of gradients
 CASES = [
     pytest.param(*case, id=f"{name} {place}", marks=[pytest.mark.slow] * (place > 0 or name in OTHERS_HAVE))
