@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers.slow import examples
+from tests.helpers.slow import examples, rest_is_slow
 from tests.unit.test_hopper_examples import without
 from tests.unit.test_hopper_products import SYNCHRONISATIONS
 
@@ -117,7 +117,7 @@ def scatters(
 
 slow = pytest.mark.slow
 CASES = {
-    "cooperative": (COOPERATIVE, 2, (130, 72, 200), {"calls": 3}, ()),
+    "cooperative": (COOPERATIVE, 2, (130, 72, 200), {"calls": 3}, slow),
     "ping-pong": (PING_PONG, 2, (70, 72, 200), {"calls": 2}, ()),
     "clusters": (CLUSTERS, 2, (130, 136, 136), {}, slow),
     "three ranks": (PING_PONG, 3, (70, 72, 136), {"calls": 3}, slow),
@@ -204,7 +204,7 @@ def kinds(name: str, extents: tuple[int, int, int]) -> set[str]:
     return {finding.kind for finding in run.findings} | ({"wrong"} if not all(is_right) else set())
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", rest_is_slow(KERNELS, "SCATTERED"))
 def test_each_word_between_ranks_is_needed(name: str) -> None:
     extents = 64, 64, 72
     with only(COOPERATIVE, name):

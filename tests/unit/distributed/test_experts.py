@@ -118,6 +118,7 @@ def test_the_results_hold_in_other_orders_of_agents(name: str) -> None:
     RAGGED[name].demand(schedules=3)
 
 
+@pytest.mark.slow
 def test_one_buffer_serves_both_in_turn() -> None:
     counts, w = [[1, 2], [2, 0]], whole(3, (2, 8, 8))
 
@@ -160,9 +161,7 @@ def test_without_anything_left_out_nothing_is_found() -> None:
 
 
 @pytest.mark.parametrize("operation", [dispatches, pytest.param(combines, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "weakened", rest_is_slow(WEAKENED, "tell is relaxed", "wait is relaxed", "no tells", "one slot")
-)
+@pytest.mark.parametrize("weakened", rest_is_slow(WEAKENED, "tell is relaxed", "no tells"))
 def test_each_part_of_the_exchange_is_needed(operation: Any, weakened: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weaken, kind = WEAKENED[weakened]
     weaken(monkeypatch)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers.one_family import only
+from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 from tilewright.arch import Arch
@@ -205,7 +206,7 @@ TILES = {
 
 @pytest.mark.parametrize("name", TILES)
 @pytest.mark.parametrize("shape", [(150, 100, 136), (12, 140, 136)], ids=str)
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_warpgroups(name: str, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b = numbers(2, m, k, dtype=tw.bfloat16), numbers(2, k, n + 4, dtype=tw.bfloat16)[:, :, :n]
@@ -216,7 +217,7 @@ def test_warpgroups(name: str, shape: tuple[int, int, int]) -> None:
     check(found, a.astype(np.float64) @ b.astype(np.float64) + gate, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["cooperative", "cluster", "ping-pong"])
+@pytest.mark.parametrize("name", rest_is_slow(["cooperative", "cluster", "ping-pong"], "ping-pong"))
 def test_scales_by_warpgroups(name: str) -> None:
     m, n, _ = TILES[name].tile
     configuration = replace(TILES[name], tile=(m, 2 * n if n == 64 else n, 64), stages=3)
@@ -255,7 +256,7 @@ FURTHER: dict[str, tuple[Further, ...]] = {
 
 @pytest.mark.parametrize("configuration", compiled(), ids=str)
 @pytest.mark.parametrize("name", FURTHER)
-@pytest.mark.spread(8)
+@pytest.mark.spread(16)
 def test_nothing_spills(name: str, configuration: HopperConfiguration) -> None:
     further = FURTHER[name]
     plan = plan_for(problem(4093, 4095, further), configuration, H200.arch)

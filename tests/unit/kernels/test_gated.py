@@ -9,10 +9,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.dropout import dropped
 from tests.helpers.one_family import only
+from tests.helpers.slow import examples
 
 import tilewright as tw
 from tilewright.arch import Arch
@@ -82,7 +83,7 @@ def laid_out(b: np.ndarray, layout: str) -> np.ndarray:
     return view
 
 
-@settings(max_examples=14, deadline=None)
+@examples(5, 14, deadline=None)
 @given(
     m=EXTENT,
     n=EXTENT,
@@ -235,7 +236,7 @@ def test_scales_of_blocks_are_refused() -> None:
 
 @pytest.mark.parametrize("pairs", PAIRS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_each_tile_of_multistage(dtype: Any, pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, residual = numbers(131, 72, dtype=dtype), numbers(2 * 133, 72, dtype=dtype).T, numbers(131, 133)
     options: dict[str, Any] = {
@@ -290,7 +291,7 @@ TILES = {
 
 @pytest.mark.parametrize("layout", ["rows, halves", "rows, interleaved", "columns, halves", "columns, interleaved"])
 @pytest.mark.parametrize("name", TILES)
-@pytest.mark.spread(4)
+@pytest.mark.spread(9)
 def test_warpgroups(name: str, layout: str) -> None:
     """Rows of b are read in place, and columns too if they are halves; neighbours along a row are packed."""
     m, n = (7, 140) if "transposed" in name else (140, 7) if name == "narrow" else (150, 168)
