@@ -83,7 +83,7 @@ def laid_out(b: np.ndarray, layout: str) -> np.ndarray:
     return view
 
 
-@examples(5, 14, deadline=None)
+@examples(5, 14)
 @given(
     m=EXTENT,
     n=EXTENT,
