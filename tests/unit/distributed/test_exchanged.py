@@ -261,7 +261,7 @@ def test_each_synchronisation_is_needed_and_missed() -> None:
 
 
 def compiled() -> Iterator[object]:
-    """Yield each configuration of each kernel, of which most are slow."""
+    """Yield each configuration of each kernel."""
     for dtype, majors in ((tw.bfloat16, "KK"), (tw.bfloat16, "KM"), (tw.float8_e4m3fn, "KK")):
         a, b = (Operand(dtype, "K" if major == "K" else "MN", 16) for major in majors)
         for family in (exchanged.GATHERED, exchanged.SCATTERED):
@@ -271,9 +271,8 @@ def compiled() -> Iterator[object]:
                 if problem.promotes and family is exchanged.SCATTERED:
                     continue
                 for c in family.configurations(problem, H200):
-                    is_quick = (majors, dtype, c.tile[:2], c.cluster, aligned) == ("KK", tw.bfloat16, (128, 256), 2, 16)
                     words = f"{family.kernel.__name__}, {dtype}, {majors}, {aligned}, {c}"
-                    yield pytest.param(family, problem, c, marks=() if is_quick else slow, id=words)
+                    yield pytest.param(family, problem, c, id=words)
 
 
 def matrix(dtype: tw.DType, rows: int, columns: int, matrices: int = 0, major: str = "K", row: int = 0) -> object:
@@ -287,6 +286,7 @@ def matrix(dtype: tw.DType, rows: int, columns: int, matrices: int = 0, major: s
 
 
 @pytest.mark.parametrize(("family", "problem", "configuration"), list(compiled()))
+@pytest.mark.spread(50)
 def test_nothing_spills(family: RingFamily, problem: Problem, configuration: HopperConfiguration) -> None:
     """Neither do products wait for each other, which ptxas would tell."""
     m, n, k = problem.m, problem.n, problem.k

@@ -352,7 +352,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 
 def compiled() -> Iterator[object]:
-    """Yield each configuration with what may stand beside it; most of them are slow."""
+    """Yield each configuration with what may stand beside it."""
     for name, more in MORE.items():
         seen = set()
         for m, n in ((4096, 4096), (5, 4096), (60, 4096), (4096, 12)):
@@ -361,16 +361,11 @@ def compiled() -> Iterator[object]:
                 kind = replace(c.configuration, stages=4, splits=min(c.configuration.splits, 2))
                 if kind not in seen:
                     seen.add(kind)
-                    quick = name == "alone" and (kind.tile, kind.cluster) in (
-                        ((128, 256, 64), 2),
-                        ((128, 128, 64), 1),
-                        ((8, 256, 64), 1),
-                        ((64, 128, 64), 1),
-                    )
-                    yield pytest.param(name, kind, marks=() if quick else pytest.mark.slow, id=f"{name}, {kind}")
+                    yield pytest.param(name, kind, id=f"{name}, {kind}")
 
 
 @pytest.mark.parametrize(("name", "configuration"), list(compiled()))
+@pytest.mark.spread(40)
 def test_nothing_spills(name: str, configuration: HopperConfiguration) -> None:
     """Neither are sums of all columns written, by whatever configuration."""
     assert configuration.splits == 1 or configuration.adds_in_cluster
