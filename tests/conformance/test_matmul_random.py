@@ -22,7 +22,7 @@ from benchmarks.random_problems.memory import Held, Memory, memory_of
 from benchmarks.random_problems.report import Report
 from benchmarks.random_problems.running import Draw, run
 from benchmarks.random_problems.subjects import SUBJECTS
-from benchmarks.random_problems.trials import tried
+from benchmarks.random_problems.trials import NotTaken, tried
 from tests.helpers.slow import scaled
 
 import tilewright as tw
@@ -45,7 +45,10 @@ def in_simulator() -> list[Any]:
 
 @pytest.mark.parametrize(("family", "number"), in_simulator())
 def test_random_products_in_the_simulator(family: str, number: int) -> None:
-    trial = run(family, number, IN_SIMULATOR, Memory())
+    try:
+        trial = run(family, number, IN_SIMULATOR, Memory())
+    except NotTaken as exception:  # those of the seed that no configuration of the family is for
+        pytest.skip(str(exception))
     assert trial.verdict.wrong is None, trial
 
 
