@@ -11,18 +11,10 @@ Copies never wait for other ranks, so ranks that wait for each other's parts get
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._hopper_kernel import (
-    Order,
-    alternate,
-    bring_columns,
-    cooperate,
-    meet,
-    once_if_shared,
-    tile_of,
-)
-from tilewright.kernels._hopper_results_kernel import results_buffer
+from tilewright.kernels._hopper_kernel import bring_columns, consume, meet, memory_of, once_if_shared, tile_of
+from tilewright.kernels._hopper_results_kernel import Results
 from tilewright.kernels._ring_kernel import Parts, count_arrival, works_in_ring
-from tilewright.kernels.hopper_plan import CONSUMERS, WARPGROUP
+from tilewright.kernels.hopper_plan import WARPGROUP
 
 SENDER_REGISTERS, CONSUMER_REGISTERS = 56, 224  # those that copy take more than the one thread of other kernels
 WARP = 32
@@ -41,11 +33,7 @@ def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, number
     """
     m, _, k = plan.tile
     B = once_if_shared(B)
-    sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
-    sD = results_buffer(plan, D)
-    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
-    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
-    order = Order(plan.takes_turns) if plan.is_ping_pong else None
+    sA, sB, sD, ring, order = memory_of(plan, A, B, D)
     meet(plan)  # the barriers are there
     place = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
     works = works_in_ring(plan, D.shape, A.shape[1], rank)
@@ -71,12 +59,8 @@ def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, number
             send(A, slots, flags, counters, part, rank, number)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
-        if plan.is_ping_pong:
-            alternate(plan, plan.epilogue, works, ring, order, sA, sB, sD, D, (), 1, 0, place)
-        else:
-            cooperate(plan, plan.epilogue, works, ring, None, sA, sB, sD, D, (), (), 1, 0, place)
-            if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
-                tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+        results = Results(plan, plan.epilogue, sD, D, (), 1, 0)
+        consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
 

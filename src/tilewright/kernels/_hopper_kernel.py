@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
-from tilewright.kernels._hopper_results_kernel import Operands, Pieces, finish, results_buffer
+from tilewright.kernels._hopper_results_kernel import Results, results_buffer
 from tilewright.kernels.hopper_plan import CONSUMERS, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
 
 CONSUMER_REGISTERS = 232
@@ -34,11 +34,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         further = [tw.select(x, 1, 0, 2) if kind.operation is None else x for x, kind in kinds]
     operands = (*operands, *further)
     A, B = once_if_shared(A), once_if_shared(B)
-    sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
-    sD = results_buffer(plan, D)
-    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
-    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
-    order = Order(plan.takes_turns) if plan.is_ping_pong else None
+    sA, sB, sD, ring, order = memory_of(plan, A, B, D)
     peers = Peers(plan) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.begins_early:
@@ -59,14 +55,20 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                         bring_columns(plan, B, sB[:, :, stage], (column, k_tile, batch), full, rank)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
-        if plan.is_ping_pong:
-            alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
-        else:
-            cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, tuple(operands), alpha, beta, rank)
-            if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
-                tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+        results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta)
+        consume(plan, works, ring, order, peers, sA, sB, results, scales, rank)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
+
+
+def memory_of(plan, A, B, D):
+    """Return the shared memory of A, B and D, the ring of stages, and the order of consumers in ping-pong."""
+    sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
+    sD = results_buffer(plan, D)
+    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
+    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
+    order = Order(plan.takes_turns) if plan.is_ping_pong else None
+    return sA, sB, sD, ring, order
 
 
 def meet(plan):
@@ -254,7 +256,17 @@ class Peers:
 
 
 @tw.function
-def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, operands, alpha, beta, rank):
+def consume(plan, works, ring, order, peers, sA, sB, results, scales, rank):
+    """Compute the tiles of a block, whose `results` go where they say."""
+    if plan.is_ping_pong:
+        alternate(plan, works, ring, order, sA, sB, results, rank)
+    else:
+        cooperate(plan, works, ring, peers, sA, sB, results, scales, rank)
+    results.end()
+
+
+@tw.function
+def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
     """Compute tiles of which each consumer has half of the rows."""
     consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
     thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
@@ -265,9 +277,7 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, operand
         first, last = works.steps(split, peers)
         factors = BlockScales(plan, thread, scales, (plan.cluster * row + rank, column, batch)) if scales else None
         place = plan.cluster * row + rank, column, works.batches // plan.splits * split + batch
-        ready = None
-        if peers is None:
-            ready = Operands(plan, epilogue, operands, D, Pieces(plan, place, consumer))
+        ready = results.begin(place, consumer) if peers is None else None
         if plan.promotes:
             promoted = multiply_pairs if plan.overlaps else multiply_promoted
             promoted(plan, state, tA, tB, acc, first, last, factors)
@@ -276,17 +286,18 @@ def cooperate(plan, epilogue, works, ring, peers, sA, sB, sD, D, scales, operand
             tw.wgmma_wait(0)
             if peers is None:  # otherwise it was the only tile
                 state.release()
+        results.settle()
         if peers is None:
-            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, ready)
+            results.finish(acc, place, consumer, ready)
         elif peers.rank > 0:
             peers.send(acc)
         else:
             peers.add(acc)
-            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+            results.finish(acc, place, consumer)
 
 
 @tw.function
-def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha, beta, rank):
+def alternate(plan, works, ring, order, sA, sB, results, rank):
     """Compute a tile in each consumer, one multiplying while the other one stores, or both."""
     consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
     other = 1 - consumer
@@ -298,7 +309,7 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
     parity = other  # consumer 0 does not wait for its first tile
     for row, column, batch, _split in works.share(consumer, CONSUMERS):
         place = plan.cluster * row + rank, column, batch
-        ready = Operands(plan, epilogue, operands, D, Pieces(plan, place, 0))
+        ready = results.begin(place, 0)
         order.multiplies[consumer].wait(parity)
         multiply(plan, state, tA, tB, acc, 0, works.k_tiles)
         if tw.lane_id() == 0:
@@ -306,10 +317,10 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
         tw.wgmma_wait(0)
         state.release()
         state.advance(works.k_tiles)  # past the other one's tile
+        results.settle()
         if plan.takes_turns:
             order.stores[consumer].wait(parity)
-        owner = consumer if plan.own_buffers else 0
-        finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta, ready, owner)
+        results.finish(acc, place, 0, ready, consumer if plan.own_buffers else 0)
         if plan.takes_turns:
             if plan.rows is not None:
                 tw.named_barrier(tw.warpgroup_id(), WARPGROUP).sync()  # all have read the buffer
@@ -318,8 +329,6 @@ def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha
                     tw.tma_store_wait(0)  # the store has read the buffer
                 order.stores[other].arrive()
         parity = parity ^ 1
-    if plan.own_buffers and plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
-        tw.tma_store_wait(0)  # the buffer is there until its last store has read it
 
 
 @tw.function

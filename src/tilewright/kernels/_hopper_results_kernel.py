@@ -14,6 +14,33 @@ def results_buffer(plan, D):
     return tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes or plan.rows is not None else None
 
 
+class Results:
+    """Where the results of a block's tiles go: through the epilogue to D."""
+
+    def __init__(self, plan, epilogue, sD, D, operands, alpha, beta):
+        self.plan, self.epilogue, self.sD, self.D = plan, epilogue, sD, D
+        self.operands, self.alpha, self.beta = operands, alpha, beta
+
+    def begin(self, place, consumer):
+        """Return what is read for a tile before it is multiplied."""
+        return Operands(self.plan, self.epilogue, self.operands, self.D, Pieces(self.plan, place, consumer))
+
+    def settle(self):
+        """Complete what the consumer's tile before has begun, when the next one is multiplied; here nothing is left."""
+
+    @tw.function
+    def finish(self, acc, place, consumer, ready=None, owner=None):
+        """Write the results of a consumer's accumulators."""
+        put = self.epilogue, acc, self.sD, self.D, self.operands, place, consumer, self.alpha, self.beta
+        finish(self.plan, *put, ready, owner)
+
+    @tw.function
+    def end(self):
+        """Wait for the stores of the last tile: the buffer is there until the last one has read it."""
+        if self.plan.stores_boxes and not self.plan.takes_turns and tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)
+
+
 class Pieces:
     """The parts of a consumer's tile, of which results are finished one after another.
 

@@ -33,7 +33,7 @@ class Parts:
     """
 
     def __init__(self, shape, extent):
-        self.shape, self.extent = shape, extent
+        self.extent = extent
         self.down, self.across = tw.ceil_div(shape[0], extent[0]), tw.ceil_div(shape[1], extent[1])
 
     def of(self, row, column):

@@ -11,12 +11,18 @@ Ranks wait for each other only in their own rows, and send all other rows before
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._hopper_kernel import Order, bring_columns, meet, multiply, once_if_shared, tile_of
-from tilewright.kernels._hopper_results_kernel import Pieces, finish, load_part, results_buffer
+from tilewright.kernels._hopper_kernel import (
+    CONSUMER_REGISTERS,
+    bring_columns,
+    consume,
+    meet,
+    memory_of,
+    once_if_shared,
+    tile_of,
+)
+from tilewright.kernels._hopper_results_kernel import Pieces, finish, load_part
 from tilewright.kernels._ring_kernel import Parts, count_arrival, works_in_ring
 from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
-
-CONSUMER_REGISTERS = 232
 
 
 @tw.kernel
@@ -31,11 +37,7 @@ def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, numbe
     """
     m, _, k = plan.tile
     B = once_if_shared(B)
-    sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
-    sD = results_buffer(plan, D)
-    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
-    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
-    order = Order(plan.takes_turns) if plan.is_ping_pong else None
+    sA, sB, sD, ring, order = memory_of(plan, A, B, D)
     meet(plan)  # the barriers are there
     place = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
     works = works_in_ring(plan, (*D.shape[:2], A.shape[2]), A.shape[1], rank + 1)
@@ -53,14 +55,9 @@ def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, numbe
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         parts = Parts(D.shape[:2], (rows, D.shape[1]))
-        post = Post(plan, works, parts, slots, flags, counters, rank, number)
-        inbox = Inbox(plan, arrived, told, rank, number)
-        if plan.is_ping_pong:
-            alternate(plan, works, ring, order, sA, sB, sD, D, post, inbox, place)
-        else:
-            cooperate(plan, works, ring, sA, sB, sD, D, post, inbox, place)
-        if tw.thread_idx.x % WARPGROUP == 0:
-            tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+        post = Post(plan, works, parts, sD, slots, flags, counters, rank, number)
+        results = Sums(plan, sD, D, post, Inbox(plan, arrived, told, rank, number))
+        consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
 
@@ -70,20 +67,24 @@ class Post:
 
     __tilewright_state__ = True  # `target` and `part` change on the device
 
-    def __init__(self, plan, works, parts, slots, flags, counters, rank, number):
-        self.plan, self.works, self.parts = plan, works, parts
+    def __init__(self, plan, works, parts, sD, slots, flags, counters, rank, number):
+        self.plan, self.works, self.parts, self.sD = plan, works, parts, sD
         self.slots, self.flags, self.counters = slots, flags, counters
         self.rank, self.number = rank, number
         self.target, self.part = tw.int32(-1), tw.int32(0)  # of the tile that is not told of; -1: there is none
 
     @tw.function
-    def send(self, acc, sD, place, reader, consumer, owner):
-        """Store the results of a tile in the memory of their reader."""
+    def send(self, acc, place, consumer, owner):
+        """Store the results of a tile, which `place` says the reader of, in that one's memory."""
+        row, column, reader = place
         self.target = (reader - self.rank - 1 + self.works.batches) % self.works.batches
-        self.part = self.parts.of(place[0] * self.plan.tile[0], 0)
+        self.part = self.parts.of(row * self.plan.tile[0], 0)
         for n in tw.static_range(len(self.slots)):
             if self.target == n:
-                finish(self.plan, self.plan.epilogue, acc, sD, self.slots[n], (), place, consumer, 1, 0, None, owner)
+                where = row, column, 0
+                finish(
+                    self.plan, self.plan.epilogue, acc, self.sD, self.slots[n], (), where, consumer, 1, 0, None, owner
+                )
 
     @tw.function
     def tell(self):
@@ -136,59 +137,36 @@ class Inbox:
                         acc[:, wave, 0][piece * count + i] += found[i].to(acc.dtype)
 
 
-@tw.function
-def deliver(plan, acc, sD, D, post, inbox, place, reader, consumer, owner=None):
-    """Send the results of a tile to the rank whose rows they are, or finish the rank's own."""
-    if reader == post.rank:
-        inbox.add(acc, place, post.parts.of(place[0] * plan.tile[0], 0), consumer)
-        finish(plan, plan.epilogue, acc, sD, D, (), place, consumer, 1, 0, None, owner)
-    else:
-        post.send(acc, sD, place, reader, consumer, owner)
+class Sums:
+    """Where the results of a block's tiles go: to the ranks whose rows they are, or with what has come to D."""
 
+    __tilewright_state__ = True  # `post` and `inbox` change on the device
 
-@tw.function
-def cooperate(plan, works, ring, sA, sB, sD, D, post, inbox, rank):
-    """Compute tiles of which each consumer has half of the rows."""
-    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
-    thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
-    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
-    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
-    state = ring.consumer(behind=1, relaxed=True)
-    for row, column, reader, _split in works:
-        multiply(plan, state, tA, tB, acc, 0, works.k_tiles)
-        tw.wgmma_wait(0)
-        state.release()
-        post.tell()
-        deliver(plan, acc, sD, D, post, inbox, (plan.cluster * row + rank, column, 0), reader, consumer)
-    post.tell()
+    def __init__(self, plan, sD, D, post, inbox):
+        self.plan, self.sD, self.D, self.post, self.inbox = plan, sD, D, post, inbox
 
+    def begin(self, place, consumer):
+        """Read nothing ahead: what others send may not be there."""
 
-@tw.function
-def alternate(plan, works, ring, order, sA, sB, sD, D, post, inbox, rank):
-    """Compute a tile in each consumer, one multiplying while the other one stores, or both."""
-    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
-    other = 1 - consumer
-    thread = plan.mma.get_slice(tw.thread_idx.x % WARPGROUP)
-    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
-    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
-    state = ring.consumer(behind=1)
-    state.advance(consumer * works.k_tiles)
-    parity = other  # consumer 0 does not wait for its first tile
-    for row, column, reader, _split in works.share(consumer, CONSUMERS):
-        order.multiplies[consumer].wait(parity)
-        multiply(plan, state, tA, tB, acc, 0, works.k_tiles)
-        if tw.lane_id() == 0:
-            order.multiplies[other].arrive()
-        tw.wgmma_wait(0)
-        state.release()
-        state.advance(works.k_tiles)  # past the other one's tile
-        post.tell()
-        if plan.takes_turns:
-            order.stores[consumer].wait(parity)
-        owner = consumer if plan.own_buffers else 0
-        deliver(plan, acc, sD, D, post, inbox, (plan.cluster * row + rank, column, 0), reader, 0, owner)
-        if plan.takes_turns and tw.thread_idx.x % WARPGROUP == 0:
-            tw.tma_store_wait(0)  # the store has read the buffer
-            order.stores[other].arrive()
-        parity = parity ^ 1
-    post.tell()
+    @tw.function
+    def settle(self):
+        """Tell of the tile before, ahead of any turn to store: other ranks may wait for it while one's turn is away."""
+        self.post.tell()
+
+    @tw.function
+    def finish(self, acc, place, consumer, ready=None, owner=None):
+        """Send the results of a tile to their reader, or finish the rank's own."""
+        row, column, reader = place
+        if reader == self.post.rank:
+            own = row, column, 0
+            self.inbox.add(acc, own, self.post.parts.of(row * self.plan.tile[0], 0), consumer)
+            finish(self.plan, self.plan.epilogue, acc, self.sD, self.D, (), own, consumer, 1, 0, None, owner)
+        else:
+            self.post.send(acc, place, consumer, owner)
+
+    @tw.function
+    def end(self):
+        """Tell of the last tile; the buffer is there until its last store has read it."""
+        self.post.tell()
+        if tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)
