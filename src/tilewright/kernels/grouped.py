@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal  # Any: arrays of any library
+from typing import Any, Literal, NamedTuple  # Any: arrays of any library
 
 import numpy as np
 
@@ -124,59 +124,56 @@ def _multiply_ragged(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, pre
             return out
         offsets = array_beside(np.zeros(1, np.int32), out)
         b_matrix = replace(b_matrix, shape=(*b_matrix.shape[:2], 1))
+    product = _Ragged(along, fills, groups, d, a_matrix, b_matrix, types, machine_of(device))
     launch = _launch_ragged
     if HOPPER.is_simulated or not isinstance(device, str):
         launch = _launch_warpgroups
-    launch((along, fills), groups, d, a_matrix, b_matrix, offsets, types, machine_of(device))
+    launch(product, offsets)
     return out
 
 
-def _launch_warpgroups(
-    kind: tuple[Ragged, bool],
-    groups: int,
-    d: Matrix,
-    a: Matrix,
-    b: Matrix,
-    offsets: Any,
-    types: Types,
-    machine: Machine,
-) -> None:
+class _Ragged(NamedTuple):
+    """A product of ragged groups; whether it `fills` the results of indices that belong to no group."""
+
+    along: Ragged
+    fills: bool
+    groups: int
+    d: Matrix
+    a: Matrix
+    b: Matrix
+    types: Types
+    machine: Machine
+
+
+def _launch_warpgroups(p: _Ragged, offsets: Any) -> None:
     """Launch the Hopper kernel where it takes the problem, and the other one elsewhere."""
-    operands = a.mapped(), b.mapped(), d.mapped_result()
-    problem = RaggedProblem(kind[0], *d.shape[:2], a.shape[1], groups, *operands, types)
-    found = _chosen(HOPPER, problem, machine)
-    if found is None or not groups:
-        _launch_ragged(kind, groups, d, a, b, offsets, types, machine)
+    operands = p.a.mapped(), p.b.mapped(), p.d.mapped_result()
+    problem = RaggedProblem(p.along, *p.d.shape[:2], p.a.shape[1], p.groups, *operands, p.types)
+    found = _chosen(HOPPER, problem, p.machine)
+    if found is None or not p.groups:
+        _launch_ragged(p, offsets)
     else:
         launcher, launched = found
-        launcher(d.view(), a.view(), b.view(), offsets, launched if kind[1] else replace(launched, fills=False))
+        launched = launched if p.fills else replace(launched, fills=False)
+        launcher(p.d.view(), p.a.view(), p.b.view(), offsets, launched)
 
 
-def _launch_ragged(
-    kind: tuple[Ragged, bool],
-    groups: int,
-    d: Matrix,
-    a: Matrix,
-    b: Matrix,
-    offsets: Any,
-    types: Types,
-    machine: Machine,
-) -> None:
-    ragged, fills = kind
+def _launch_ragged(p: _Ragged, offsets: Any) -> None:
+    along, groups = p.along, max(p.groups, 1)
     operands = (
-        a.operand(0 if ragged == "M" else 1),
-        b.operand(1 if ragged == "K" else None),
-        result_operand(d, 0 if ragged == "M" else None),
+        p.a.operand(0 if along == "M" else 1),
+        p.b.operand(1 if along == "K" else None),
+        result_operand(p.d, 0 if along == "M" else None),
     )
-    (m, n, _), k = d.shape, a.shape[1]
-    mean = (max(m // max(groups, 1), 1), n, k) if ragged == "M" else (m, n, max(k // max(groups, 1), 1))
-    guarded = (1 if ragged == "M" else m, n, 1)
-    plan, blocks = _planned(operands, mean, guarded, max(groups, 1), types, machine)
+    (m, n, _), k = p.d.shape, p.a.shape[1]
+    mean = (max(m // groups, 1), n, k) if along == "M" else (m, n, max(k // groups, 1))
+    guarded = (1 if along == "M" else m, n, 1)
+    plan, blocks = _planned(operands, mean, guarded, groups, p.types, p.machine)
     tile_m, tile_n, _ = plan.tile
-    rows = -(-m // tile_m) + groups if ragged == "M" else -(-m // tile_m) * groups
+    rows = -(-m // tile_m) + p.groups if along == "M" else -(-m // tile_m) * p.groups
     grid = min(rows * -(-n // tile_n), blocks)
-    launched = GroupedPlan(ragged, Groups(), plan, fills=fills)
-    grouped_tiles.configure(min_blocks=1)[grid, plan.threads](d.view(), a.view(), b.view(), offsets, launched)
+    launched = GroupedPlan(along, Groups(), plan, fills=p.fills)
+    grouped_tiles.configure(min_blocks=1)[grid, plan.threads](p.d.view(), p.a.view(), p.b.view(), offsets, launched)
 
 
 def _result_of(a: Shape, b: Shape, groups: int) -> tuple[Shape, int, Literal["M", "N", "K"]]:
