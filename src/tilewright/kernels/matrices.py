@@ -58,10 +58,10 @@ class Matrix:
 
 def matrix_of(info: ArrayInfo, array: Any) -> Matrix:
     """Return an array of two or three modes, groups first, with groups last."""
-    shape, strides = info.shape, info.strides
-    if len(shape) == 3:
-        return Matrix(info, array, (*shape[1:], shape[0]), (*strides[1:], strides[0]))  # type: ignore[arg-type]
-    return Matrix(info, array, (*shape, 1), (*strides, 0))  # type: ignore[arg-type]
+    *groups, rows, columns = info.shape
+    *steps, down, across = info.strides
+    group, step = (groups[0], steps[0]) if groups else (1, 0)
+    return Matrix(info, array, (rows, columns, group), (down, across, step))
 
 
 def result_operand(d: Matrix, ragged: int | None) -> Operand:

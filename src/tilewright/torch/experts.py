@@ -308,8 +308,9 @@ def _checked(function: str, x: object, w: object, group: Any) -> Any:
 
 
 def _kind(value: object) -> str:
-    is_tensor = isinstance(value, torch.Tensor)
-    return f"{value.dtype} of shape {tuple(value.shape)}" if is_tensor else f"a {type(value).__name__}"  # type: ignore[attr-defined]
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def _gather(ours: torch.Tensor, group: Any) -> list[list[int]]:

@@ -128,7 +128,8 @@ def gathered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | Non
     if own is None or 0 in x.shape:
         return None
     if w.shape[1] == 0:  # the others want the rows all the same
-        return gathered(x, w.new_zeros(w.shape[0], 1), group)[..., :0]  # type: ignore[index]
+        found = gathered(x, w.new_zeros(w.shape[0], 1), group)
+        return None if found is None else found[..., :0]
     rows = x.reshape(-1, x.shape[-1]).contiguous()
     y = x.new_empty(own.size * x.shape[0], *x.shape[1:-1], w.shape[1])
     buffer = own.buffer("gather", (rows.shape[0], rows.shape[1]), x.dtype)
