@@ -69,7 +69,9 @@ class ExchangeBuffer:
         self._pitch = -(-self._count * self.dtype.bytes // _ALIGNMENT) * _ALIGNMENT // self.dtype.bytes
         self._slots = group.symmetric((2, self.size, self._pitch), self.dtype).peers
         self._flags = list(group.symmetric((self.size, MOST_PARTS), "int32").peers)
-        self._counters = group.symmetric((max(self.size - 1, 1), MOST_PARTS), "int32").peers[self.rank]
+        self._counters, self._sent = (
+            group.symmetric((max(self.size - 1, 1), MOST_PARTS), "int32").peers[self.rank] for _ in range(2)
+        )
 
     def ring(self, step: int) -> int:
         """Return the rank that is a number of steps after this one in the ring."""
@@ -110,6 +112,7 @@ class ExchangeBuffer:
             [self._flags[reader] for reader in readers],
             self._flags[self.rank],
             self._counters,
+            self._sent,
         )
 
     def __enter__(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 from tilewright.arguments import given, shown
 from tilewright.distributed._exchange_kernels import THREADS, TILE, add, push
 from tilewright.distributed.buffers import ExchangeBuffer
+from tilewright.distributed.copies import engine_for, memory_like
 from tilewright.dtypes import float32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.exchanged import multiply_gathered, multiply_scattered, parts_of, rows_of_parts
@@ -47,7 +48,7 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
     _demand_buffer(name, buffer, (rows, depth), x)
     with buffer:
         part = parts_of(rows, depth, buffer.dtype.bytes)
-        if buffer.size > 1 and multiply_gathered(x, w, out, part, buffer.exchange(-1)):
+        if buffer.size > 1 and _gather(x, w, out, part, buffer):
             return out
         parts = prod(-(-extent // each) for extent, each in zip((rows, depth), part, strict=True))
         # The next rank to read what this one sends is the one before it.
@@ -131,7 +132,7 @@ def _reduce(x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeB
     """Write the rank's products to the ranks whose rows they are, and add up those that come to the targets."""
     columns = buffer.shape[1]
     own = targets[0].reshape(rows, columns)
-    if buffer.size > 1 and _is_alike(buffer, own) and multiply_scattered(x, w, own, buffer.exchange(1)):
+    if buffer.size > 1 and _is_alike(buffer, own) and _scatter(x, w, own, buffer):
         if targets[1:]:
             push[_blocks(rows * columns), THREADS](list(targets[1:]), targets[0])
         return
@@ -142,6 +143,33 @@ def _reduce(x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeB
         buffer.tell([reader])
     buffer.wait(buffer.ring(0), buffer.size, -(-rows // rows_of_parts(rows)))
     add[_blocks(rows * columns), THREADS](list(targets), buffer.slots())
+
+
+def _gather(x: Any, w: Any, out: Any, part: tuple[int, int], buffer: ExchangeBuffer) -> bool:
+    """Gather and multiply in one launch; return False, with nothing done, where no kernel does."""
+    bytes, exchange = prod(part) * buffer.dtype.bytes, buffer.exchange(-1)
+    engine = engine_for(x, bytes) if part[1] == buffer.shape[1] else None
+    if engine is None:
+        return multiply_gathered(x, w, out, part, exchange)
+    if not multiply_gathered(x, w, out, part, exchange, lambda: engine.send(x, bytes, exchange)):
+        return False
+    engine.finish()
+    return True
+
+
+def _scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> bool:
+    """Multiply and scatter in one launch; return False, with nothing done, where no kernel does."""
+    rows, columns = buffer.shape
+    bytes, exchange = rows_of_parts(rows) * columns * buffer.dtype.bytes, buffer.exchange(1)
+    engine = engine_for(out, bytes)
+    if engine is None:
+        return multiply_scattered(x, w, out, exchange)
+    staging = memory_like(out, (buffer.size - 1, rows, columns))
+    if not multiply_scattered(x, w, out, exchange, staging):
+        return False
+    engine.send(staging, bytes, exchange, exchange.sent)
+    engine.finish()
+    return True
 
 
 def _is_alike(buffer: ExchangeBuffer, array: Any) -> bool:

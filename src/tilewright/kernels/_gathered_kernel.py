@@ -1,9 +1,9 @@
 """The Hopper kernel for a product whose rows lie on several GPUs: it sends its own, and multiplies others as they come.
 
 Device code, traced into kernels. The pieces of a tile are those of the Hopper kernel of `tw.matmul`. Blocks compute the
-rank's own rows first, then those of the ranks behind it in the ring. Three warps of each block, which have no other
-work, copy the rank's rows to the other ranks meanwhile, a part at a time; whoever is done last with a part tells its
-reader. The thread that fills the ring of stages waits for the part that holds the tile.
+rank's own rows first, then those of the ranks behind it in the ring. Where no copy engine does it, three warps of each
+block, which have no other work, copy the rank's rows to the other ranks meanwhile, a part at a time; whoever is done
+last with a part tells its reader. The thread that fills the ring of stages waits for the part that holds the tile.
 
 Copies never wait for other ranks, so ranks that wait for each other's parts get them.
 """
@@ -11,12 +11,20 @@ Copies never wait for other ranks, so ranks that wait for each other's parts get
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._hopper_kernel import bring_columns, consume, meet, memory_of, once_if_shared, tile_of
+from tilewright.kernels._hopper_kernel import (
+    CONSUMER_REGISTERS,
+    bring_columns,
+    consume,
+    meet,
+    memory_of,
+    once_if_shared,
+    tile_of,
+)
 from tilewright.kernels._hopper_results_kernel import Results
 from tilewright.kernels._ring_kernel import Parts, count_arrival, works_in_ring
-from tilewright.kernels.hopper_plan import WARPGROUP
+from tilewright.kernels.hopper_plan import PRODUCER_REGISTERS, WARPGROUP
 
-SENDER_REGISTERS, CONSUMER_REGISTERS = 56, 224  # those that copy take more than the one thread of other kernels
+SENDER_REGISTERS, BESIDE_SENDERS = 56, 224  # those that copy take more than the one thread of other kernels
 WARP = 32
 SENDERS = WARPGROUP // WARP - 1  # warps of a block that copy
 _VECTORS = 4  # of 16 bytes, that a thread reads before it writes them
@@ -27,8 +35,8 @@ def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, number
     """Compute D[m, n, r] = sum over k of A_r[m, k] * B[n, k] for each rank r, where A_r are the rows of rank r.
 
     A are the own rows, `arrived[m, k, r]` those that rank r writes to this one. The own ones go to `slots`, matrices in
-    the memory of the other ranks, in the order in which they are listed. `part` is the extent (rows, K) of what is told
-    at once. `flags` are what the other ranks wait for, in the same order, and `told` what this one waits for: [r, i]
+    the memory of the other ranks, in the order in which they are listed; where none is, copy engines send them. `part`
+    is the extent (rows, K) of what is told at once. `flags` are what the other ranks wait for, in the same order, and `told` what this one waits for: [r, i]
     of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each slot.
     """
     m, _, k = plan.tile
@@ -37,9 +45,10 @@ def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, number
     meet(plan)  # the barriers are there
     place = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
     works = works_in_ring(plan, D.shape, A.shape[1], rank)
+    sends = len(slots) > 0
 
     if tw.warpgroup_id() == 0:
-        tw.set_registers(SENDER_REGISTERS)
+        tw.set_registers(SENDER_REGISTERS if sends else PRODUCER_REGISTERS)
         if tw.thread_idx.x == 0:
             state, parts = ring.producer(), Parts(A.shape, part)
             for row, column, sender, _split in works:
@@ -55,10 +64,10 @@ def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, number
                             tile = tile_of(plan, arrived, (m, k), (rows, k_tile, sender))
                             tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
                         bring_columns(plan, B, sB[:, :, stage], (column, k_tile, sender), full, place)
-        elif tw.thread_idx.x >= WARP:
+        elif sends and tw.thread_idx.x >= WARP:
             send(A, slots, flags, counters, part, rank, number)
     else:
-        tw.set_registers(CONSUMER_REGISTERS)
+        tw.set_registers(BESIDE_SENDERS if sends else CONSUMER_REGISTERS)
         results = Results(plan, plan.epilogue, sD, D, (), 1, 0)
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:

@@ -3,7 +3,7 @@
 Device code, traced into kernels. The pieces of a tile are those of the Hopper kernel of `tw.matmul`. Blocks compute the
 rows of the other ranks first, beginning with the one behind the rank in the ring, and store them in the memory of those
 ranks; whoever is done last with a part of the rows tells its reader. Then they compute the rank's own rows, to which
-they add what the others have sent.
+they add what the others have sent. Where copy engines send, the rows go to the rank's own memory, and they are told.
 
 Ranks wait for each other only in their own rows, and send all other rows before, so none waits for ever.
 """
@@ -26,7 +26,9 @@ from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGR
 
 
 @tw.kernel
-def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, number, rows, plan: tw.constexpr):
+def matmul_scattered(
+    D, A, B, slots, arrived, flags, told, counters, rank, number, rows, is_staged: tw.constexpr, plan: tw.constexpr
+):
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 
     P[m, n, r] = sum over k of A[m, k, r] * B[n, k] goes to `slots`, matrices in the memory of the other ranks r, those
@@ -34,6 +36,9 @@ def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, numbe
     are told of at once. `flags` are what the other ranks wait for, in the order of the slots, and `told` what this one
     waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each
     slot.
+
+    With `is_staged` copy engines send: `slots` is one array of the rank's own, (M, N, other ranks), and `flags` one, of
+    which [n, i] becomes `number` when part i for the n-th of them is complete.
     """
     m, _, k = plan.tile
     B = once_if_shared(B)
@@ -55,7 +60,7 @@ def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, numbe
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         parts = Parts(D.shape[:2], (rows, D.shape[1]))
-        post = Post(plan, works, parts, sD, slots, flags, counters, rank, number)
+        post = Post(plan, works, parts, sD, slots, flags, counters, rank, number, is_staged)
         results = Sums(plan, sD, D, post, Inbox(plan, arrived, told, rank, number))
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
@@ -67,8 +72,8 @@ class Post:
 
     __tilewright_state__ = True  # `target` and `part` change on the device
 
-    def __init__(self, plan, works, parts, sD, slots, flags, counters, rank, number):
-        self.plan, self.works, self.parts, self.sD = plan, works, parts, sD
+    def __init__(self, plan, works, parts, sD, slots, flags, counters, rank, number, is_staged):
+        self.plan, self.works, self.parts, self.sD, self.is_staged = plan, works, parts, sD, is_staged
         self.slots, self.flags, self.counters = slots, flags, counters
         self.rank, self.number = rank, number
         self.target, self.part = tw.int32(-1), tw.int32(0)  # of the tile that is not told of; -1: there is none
@@ -80,8 +85,8 @@ class Post:
         self.target = (reader - self.rank - 1 + self.works.batches) % self.works.batches
         self.part = self.parts.of(row * self.plan.tile[0], 0)
         for n in tw.static_range(len(self.slots)):
-            if self.target == n:
-                where = row, column, 0
+            if self.is_staged or self.target == n:
+                where = row, column, self.target if self.is_staged else 0
                 finish(
                     self.plan, self.plan.epilogue, acc, self.sD, self.slots[n], (), where, consumer, 1, 0, None, owner
                 )
@@ -92,8 +97,9 @@ class Post:
         if self.target >= 0:
             if tw.thread_idx.x % WARPGROUP == 0:
                 tw.tma_store_wait(0, read=False)
-                place, where = (self.target, self.part), (self.rank, self.part)
-                count_arrival(self.counters, place, self.goal(), self.flags, self.target, where, self.number)
+                place = self.target, self.part
+                target, where = (0, place) if self.is_staged else (self.target, (self.rank, self.part))
+                count_arrival(self.counters, place, self.goal(), self.flags, target, where, self.number)
             self.target = tw.int32(-1)
 
     def goal(self):

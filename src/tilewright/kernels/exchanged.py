@@ -6,7 +6,7 @@ of `tw.matmul`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any  # Any: arrays of any library
@@ -57,7 +57,8 @@ class Exchange:
     """The memory by which ranks exchange a matrix in one call, and the number of the call.
 
     `arrived` is the rank's own, (ranks, elements); `slots` and `flags` belong to the other ranks, in the order in which
-    they are sent to; `told` is the rank's own, (ranks, parts), and `counters` has zeros, (ranks - 1, parts).
+    they are sent to; `told` is the rank's own, (ranks, parts). So are `counters`, which has zeros, and `sent`, where a
+    kernel tells of what it has written for others, (ranks - 1, parts).
     """
 
     rank: int
@@ -68,6 +69,7 @@ class Exchange:
     flags: Sequence[Any]
     told: Any
     counters: Any
+    sent: Any
 
 
 class RingFamily:
@@ -85,8 +87,7 @@ class RingFamily:
         are_boxes = problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES and problem.d.dtype.bytes in (2, 4)
         if self._stores_boxes and not are_boxes:
             return found
-        # Accumulators of a thread in ping-pong: with more, some are spilled.
-        most = 192 if are_boxes and not self._stores_boxes else 160
+        most = 192 if are_boxes else 160  # accumulators of a thread in ping-pong: with more, some are spilled
         for candidate in Hopper().candidates(problem, machine):
             c, prediction = candidate.configuration, candidate.prediction
             assert isinstance(c, HopperConfiguration), c
@@ -115,11 +116,13 @@ GATHERED = RingFamily(matmul_gathered, stores_boxes=False)
 SCATTERED = RingFamily(matmul_scattered, stores_boxes=True)
 
 
-def multiply_gathered(x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange) -> bool:
+def multiply_gathered(
+    x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange, send: Callable[[], None] | None = None
+) -> bool:
     """Compute out = concatenate(x of rank 0, x of rank 1, ...) @ w, and send x to the other ranks by `part`.
 
-    x is (M, K), w (K, N) and `out` (ranks * M, N), contiguous but for w. Return False, with nothing done, where no
-    kernel does this in one launch.
+    x is (M, K), w (K, N) and `out` (ranks * M, N), contiguous but for w. Where `send` is given, it sends them in the
+    kernel's place. Return False, with nothing done, where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, depth), columns = a_info.shape, b_info.shape[1]
@@ -133,18 +136,22 @@ def multiply_gathered(x: Any, w: Any, out: Any, part: tuple[int, int], exchange:
     launcher, plan = found
     come = _described(exchange.arrived)
     arrived = Matrix(come, exchange.arrived, (rows, depth, exchange.size), (depth, 1, come.strides[0]))
-    slots = [slot.reshape(rows, depth) for slot in exchange.slots]
+    slots, flags = [slot.reshape(rows, depth) for slot in exchange.slots], list(exchange.flags)
+    if send is not None:
+        send()  # ahead of the launch: the own rows do not need it
+        slots, flags = [], []
     launcher(
-        d.view(), x, b.view(), arrived.view(), slots, list(exchange.flags), exchange.told, exchange.counters,
+        d.view(), x, b.view(), arrived.view(), slots, flags, exchange.told, exchange.counters,
         exchange.rank, exchange.number, part, plan,
     )  # fmt: skip
     return True
 
 
-def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange) -> bool:
+def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange, staging: Any = None) -> bool:
     """Compute out = (the sum over ranks of x @ w)[rows of this rank], and send the other ranks theirs.
 
-    x is (ranks * M, K), w (K, N) and `out` (M, N), contiguous but for w; sums travel in the type of `out`. Return
+    x is (ranks * M, K), w (K, N) and `out` (M, N), contiguous but for w; sums travel in the type of `out`. With
+    `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent` tells of each part. Return
     False, with nothing done, where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
@@ -155,12 +162,16 @@ def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange) -> bool:
     if found is None:
         return False
     launcher, plan = found
-    slots = [slot.reshape(rows, columns, 1) for slot in exchange.slots]
+    slots, flags = [slot.reshape(rows, columns, 1) for slot in exchange.slots], list(exchange.flags)
+    if staging is not None:
+        whole = _described(staging)
+        there = Matrix(whole, staging, (rows, columns, exchange.size - 1), (columns, 1, rows * columns))
+        slots, flags = [there.view()], [exchange.sent]
     others = [rank for rank in range(exchange.size) if rank != exchange.rank]
     arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
     launcher(
-        d.view(), a.view(), b.view(), slots, arrived, list(exchange.flags), exchange.told, exchange.counters,
-        exchange.rank, exchange.number, rows_of_parts(rows), plan,
+        d.view(), a.view(), b.view(), slots, arrived, flags, exchange.told, exchange.counters,
+        exchange.rank, exchange.number, rows_of_parts(rows), staging is not None, plan,
     )  # fmt: skip
     return True
 

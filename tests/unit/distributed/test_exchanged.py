@@ -298,7 +298,7 @@ def test_nothing_spills(family: RingFamily, problem: Problem, configuration: Hop
     exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero, zero
     launcher, plan = family.launch(problem, configuration, H200)
     if family is exchanged.SCATTERED:
-        arguments: tuple[Any, ...] = (d, several, b, [d], [d], *exchange, 1024, plan)
+        arguments: tuple[Any, ...] = (d, several, b, [d], [d], *exchange, 1024, False, plan)
     else:
         arguments = (d, own, b, several, [own], *exchange, (1024, k), plan)
     with warnings.catch_warnings():
