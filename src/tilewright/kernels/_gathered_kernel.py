@@ -36,8 +36,9 @@ def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, number
 
     A are the own rows, `arrived[m, k, r]` those that rank r writes to this one. The own ones go to `slots`, matrices in
     the memory of the other ranks, in the order in which they are listed; where none is, copy engines send them. `part`
-    is the extent (rows, K) of what is told at once. `flags` are what the other ranks wait for, in the same order, and `told` what this one waits for: [r, i]
-    of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each slot.
+    is the extent (rows, K) of what is told at once. `flags` are what the other ranks wait for, in the same order, and
+    `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters` has a zero
+    for each part of each slot.
     """
     m, _, k = plan.tile
     B = once_if_shared(B)

@@ -1,4 +1,4 @@
-"""Copies between GPUs by their copy engines, on a stream of their own: no multiprocessor is taken from kernels beside."""
+"""Copies between GPUs by their copy engines, on a stream of their own: they take no multiprocessor from kernels."""
 
 from __future__ import annotations
 

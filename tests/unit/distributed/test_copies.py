@@ -1,0 +1,134 @@
+"""What copy engines send in a kernel's place: which bytes and flags, in which order, and the kernels beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.distributed.test_exchanged import COOPERATIVE, PING_PONG, only, program
+
+import tilewright as tw
+from tilewright import distributed
+from tilewright.backends.sim import Rank
+from tilewright.distributed import copies, products
+from tilewright.distributed._exchange_kernels import push
+from tilewright.kernels.exchanged import MOST_PARTS, Exchange, multiply_scattered
+from tilewright.runtime.copies import Copy
+
+
+class Memory(tw.distributed.ExchangeBuffer):
+    """A buffer of several ranks, all in this process: what the peers of one rank have is NumPy's too."""
+
+    def __init__(self, rank: int, size: int, shape: tuple[int, ...], dtype: object) -> None:
+        class Of:
+            def __init__(self) -> None:
+                self.rank, self.size = rank, size
+
+            def symmetric(self, extents: Any, element: Any) -> Any:
+                arrays = [np.zeros(extents, tw.dtype(element).numpy) for _ in range(size)]
+                return type("Arrays", (), {"peers": arrays})
+
+        super().__init__(Of(), shape, dtype)
+
+
+class Copier:
+    """Does what a stream for copies is told, and keeps the order of all that it does."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+
+    def follow(self, stream: int) -> None:
+        self.done.append(("follow", stream))
+
+    def lead(self, stream: int) -> None:
+        self.done.append(("lead", stream))
+
+    def put(self, copies: Any) -> None:
+        for copy in copies:
+            self.done.append(copy)
+            target = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * copy.bytes).from_address(copy.target))
+            source = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * copy.bytes).from_address(copy.source))
+            if copy.ready:
+                assert np.ctypeslib.ctypes.c_int32.from_address(copy.ready).value >= copy.number
+            target[...] = source
+            np.ctypeslib.ctypes.c_int32.from_address(copy.flag).value = copy.number
+
+
+def exchange_of(buffer: Any, step: int) -> Exchange:
+    with buffer:
+        found: Exchange = buffer.exchange(step)
+    return found
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(2, 4), st.integers(0, 3), st.booleans())
+def test_every_reader_gets_all_parts_and_is_told(parts: int, last: int, ranks: int, rank: int, is_staged: bool) -> None:
+    """Of one array to all, and of an array for each, whose parts are ready one after another."""
+    parts, rank = min(parts, MOST_PARTS), rank % ranks
+    count = 16 * (parts - 1) + last
+    buffer = Memory(rank, ranks, (count,), tw.float32)
+    exchange = exchange_of(buffer, -1)
+    source = np.random.default_rng(0).standard_normal((ranks - 1 if is_staged else 1, count), np.float32)
+    exchange.sent[:, :parts] = exchange.number
+    copier = Copier()
+    engine = copies.Engine(copier, 7)  # type: ignore[arg-type]  # it has the methods
+    engine.send(source, 64, exchange, exchange.sent if is_staged else None)
+    engine.finish()
+    assert copier.done[0] == ("follow", 7) and copier.done[-1] == ("lead", 7)
+    assert sum(isinstance(x, Copy) for x in copier.done) == parts * (ranks - 1)
+    for n, (slot, flags) in enumerate(zip(exchange.slots, exchange.flags, strict=True)):
+        assert np.array_equal(slot, source[n if is_staged else 0])
+        assert (flags[rank, :parts] == exchange.number).all()
+        assert not flags[rank, parts:].any() and not np.delete(flags, rank, 0).any()
+
+
+def test_arrays_of_the_simulator_and_small_parts_are_the_kernels() -> None:
+    assert copies.engine_for(np.zeros(4), 1 << 30) is None
+
+
+class Pushes:
+    """Sends by launches, where no copy engine is: before the kernel."""
+
+    def send(self, array: Any, bytes: int, exchange: Exchange, ready: Any = None) -> None:
+        assert ready is None
+        push[2, 128](list(exchange.slots), array.reshape(-1))
+        from tilewright.distributed._exchange_kernels import tell
+
+        tell[1, 1](list(exchange.flags), exchange.rank, exchange.number)
+
+    def finish(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_kernel_that_sends_nothing_multiplies_what_comes(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "engine_for", lambda array, bytes: Pushes())
+    with only(PING_PONG) as kernel:
+        assert all(tw.simulate(ranks=ranks).run(lambda rank: program(rank, 70, 72, 136, 2)))
+    assert kernel.launched
+
+
+@pytest.mark.parametrize("configuration", [COOPERATIVE, replace(PING_PONG, blocks=3)], ids=str)
+def test_a_kernel_stages_what_is_sent(configuration: Any) -> None:
+    """The sums for others lie in the order of the ring, and are told of; the rank's own have what has come."""
+    ranks, rank, (m, n, k) = 3, 1, (140, 72, 72)
+    buffer = Memory(rank, ranks, (m, n), tw.float32)
+    exchange = exchange_of(buffer, 1)
+    random = np.random.default_rng(0)
+    x, w = random.integers(-3, 4, (ranks * m, k)), random.integers(-3, 4, (k, n))
+    come = random.integers(-9, 9, (ranks, m, n))
+    come[rank] = 0
+    exchange.arrived[...] = come.reshape(ranks, -1)
+    exchange.told[...] = exchange.number
+    staging, out = np.full((ranks - 1, m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
+    with only(configuration, "SCATTERED"), tw.simulate():
+        a, b = (array.astype(np.float16) for array in (x, w))
+        assert multiply_scattered(a, b, out, exchange, staging)
+    whole = (x @ w).reshape(ranks, m, n)
+    assert np.array_equal(staging[0], whole[2]) and np.array_equal(staging[1], whole[0])
+    assert np.array_equal(out, whole[rank] + come.sum(0))
+    assert (exchange.sent[:, 0] == exchange.number).all() and not exchange.sent[:, 1:].any()
+    assert not exchange.counters.any() and not any(slot.any() for slot in exchange.slots)
