@@ -26,7 +26,7 @@ from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGR
 
 
 @tw.kernel
-def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, number, rows, plan: tw.constexpr):
+def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, rows, number, plan: tw.constexpr):
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 
     P[m, n, r] = sum over k of A[m, k, r] * B[n, k] goes to `slots`, matrices in the memory of the other ranks r, those
