@@ -7,6 +7,9 @@ all calls alternate, and the median counts. Without a GPU PyTorch's tensors of t
 driver of C functions that return at once is built by `cc` and loaded: then the driver's 2 to 3 microseconds a launch
 are not in the figures, nor what the allocator of a GPU takes for results, and of PyTorch's own calls there is one only,
 an addition on the CPU. The compiled launcher is waited for; TILEWRIGHT_LAUNCHER=python times without it.
+
+Products that exchange their parts are called by the first of two ranks: all memory is of this process, and the flags
+say that whatever the other one sends has come.
 """
 
 from __future__ import annotations
@@ -21,16 +24,20 @@ import sys
 import tempfile
 import timeit
 import types
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from benchmarks.timing import machine
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import tilewright as tw
 from tilewright.kernels import results
 from tilewright.runtime import arrays, compiled, driver
+from tilewright.torch import exchange, symmetric
 
 
 def built(name: str) -> str:
@@ -56,6 +63,8 @@ def install_driver() -> None:
     )
     vars(arrays)["_torch_adapter"] = lambda: adapter
     vars(results)["_torch_maker"] = lambda shape, dtype, device: make(shape, dtype, "cpu")
+    vars(symmetric)["_DEVICE"], vars(exchange)["_COMPARED_EACH_TIME"] = "cpu", "none"
+    vars(torch.cuda)["is_current_stream_capturing"] = bool  # a C function, which gives False
 
 
 @tw.kernel
@@ -70,6 +79,47 @@ def add_by_python(z, x, y):
     i = tw.block_idx.x * 256 + tw.thread_idx.x
     if i < z.size:
         z[i] = x[i] + y[i]
+
+
+class FirstOfTwo(symmetric.SymmetricGroup):
+    """The first of two ranks, which waits for nothing: its flags are those of the last call that there can be."""
+
+    def __init__(self, group: Any) -> None:
+        self.group, self.rank, self.size, self._buffers = group, 0, 2, OrderedDict()
+        self._device = torch.get_default_device()
+
+    def symmetric(self, shape: Any, dtype: Any) -> Any:
+        peers = [torch.zeros(shape, dtype=getattr(torch, str(dtype)), device=self._device) for _ in range(2)]
+        if dtype == "int32" and shape[0] == 2:  # flags; counters are of the other rank alone
+            peers[0].fill_(2**31 - 1)
+        return types.SimpleNamespace(peers=peers)
+
+
+def exchanged() -> dict[str, Callable[[], object]]:
+    """Return products that exchange their parts by symmetric memory."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    name, ranks = dist.group.WORLD.group_name, FirstOfTwo(dist.group.WORLD)
+    symmetric._groups[name] = ranks
+    tw.torch.use_symmetric_memory()
+    x, w, tall, out = (torch.zeros(256 * n, 256, dtype=torch.bfloat16) for n in (1, 1, 2, 2))
+    for function, rows in (("all_gather_matmul", 256), ("matmul_reduce_scatter", 512)):
+        exchange._agreed.add((function, name, (rows, 256), x.dtype, x.device.type))
+    sums, wanted = torch.zeros_like(x), torch.zeros_like(x).requires_grad_()
+    gathers, scatters = (tw.distributed.ExchangeBuffer(ranks, (256, 256), tw.bfloat16) for _ in range(2))
+
+    def switched() -> object:
+        tw.torch.use_symmetric_memory(enabled=False)
+        tw.torch.use_symmetric_memory()
+        return tw.torch.all_gather_matmul(x, w)
+
+    return {
+        "tw.distributed.all_gather_matmul": lambda: tw.distributed.all_gather_matmul(x, w, out, gathers),
+        "tw.distributed.matmul_reduce_scatter": lambda: tw.distributed.matmul_reduce_scatter(tall, w, sums, scatters),
+        "tw.torch.all_gather_matmul, symmetric": lambda: tw.torch.all_gather_matmul(x, w),
+        "tw.torch.all_gather_matmul, symmetric, with a gradient": lambda: tw.torch.all_gather_matmul(wanted, w),
+        "tw.torch.all_gather_matmul, after switching off and on": switched,
+        "tw.torch.matmul_reduce_scatter, symmetric": lambda: tw.torch.matmul_reduce_scatter(tall, w),
+    }
 
 
 class FromC:
@@ -187,7 +237,8 @@ def main(arguments: list[str] | None = None) -> None:
     compiled.wait()
     print(f"launcher: {compiled.report()}")
     with torch.device("cuda" if on_gpu else "cpu"):  # not as the default: that costs every call of PyTorch's functions
-        timed = calls() | (calls_of_torch() if on_gpu else {"torch.add(out=), one element on the CPU": addition()})
+        timed = calls() | exchanged()
+        timed |= calls_of_torch() if on_gpu else {"torch.add(out=), one element on the CPU": addition()}
     for call in timed.values():
         for _ in range(3):
             call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,32 @@ def test_groups_without_gpus_are_refused(tmp_path: Path) -> None:
             tw.torch.SymmetricGroup(3)
     finally:
         dist.destroy_process_group()
+
+
+def test_switching_does_not_look_at_a_known_group_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is refused here where it is looked at. Names come again with new groups, which are not known."""
+
+    def switch(group: Any, enabled: bool) -> bool:
+        tw.torch.use_symmetric_memory(group, enabled)
+        return str(dist.group.WORLD.group_name) in symmetric._enabled
+
+    monkeypatch.setattr(symmetric, "_enabled", set())
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        world = dist.group.WORLD
+        monkeypatch.setattr(symmetric, "_groups", {world.group_name: SimpleNamespace(group=world)})
+        assert [switch(*each) for each in ((None, True), (world, True), (None, False), (world, False))] == [
+            True, True, False, False,
+        ]  # fmt: skip
+        monkeypatch.setattr(symmetric, "_groups", {world.group_name: SimpleNamespace(group=object())})
+        with pytest.raises(ArgumentError, match="in a group with the backend nccl"):
+            switch(None, True)
+        assert not symmetric._enabled
+    finally:
+        dist.destroy_process_group()
+    monkeypatch.setattr(symmetric, "_groups", {"None": SimpleNamespace(group=None)})
+    with pytest.raises(ArgumentError, match="takes a process group, and there is none"):
+        switch(None, True)
 
 
 # --- on GPUs -------------------------------------------------------------------------------------------------

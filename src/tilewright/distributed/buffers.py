@@ -12,6 +12,7 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
 from tilewright.kernels.exchanged import MOST_PARTS, Exchange
+from tilewright.runtime.plan import Signature
 
 _ALIGNMENT = 256  # bytes, of a slot: kernels are the same for all slots
 _MOST = 2**31 - 1  # calls
@@ -64,6 +65,8 @@ class ExchangeBuffer:
         self.rank: int = group.rank
         self.size: int = group.size
         self.calls: int = 0
+        self.met: dict[str, Signature] = {}  # kinds of calls that can be repeated, by the operation; see products.py
+        self.senders: dict[Any, Any] = {}  # copy engines that send for a kernel; see copies.py
         self._is_used = False
         self._count = prod(self.shape)
         self._pitch = -(-self._count * self.dtype.bytes // _ALIGNMENT) * _ALIGNMENT // self.dtype.bytes

@@ -6,70 +6,90 @@ time of the host, so small parts are the kernel's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from math import prod
 from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 
+from tilewright.distributed.buffers import ExchangeBuffer
 from tilewright.kernels.exchanged import MOST_PARTS, Exchange
 from tilewright.kernels.results import maker_for
-from tilewright.runtime.arrays import adapter_for, describe
+from tilewright.runtime.arrays import StreamGetter, adapter_for, describe
 from tilewright.runtime.copies import Copy, CopyStream, copy_stream
 
 _LEAST = 2 << 20  # bytes of a part
+_FLAG = 4  # bytes
 
 
-class Engine:
-    """The copy engines of a GPU, in a call whose kernel is launched on `stream`.
+class Sender:
+    """The copy engines of a GPU, which send parts of `bytes` in the calls of an operation on a buffer.
 
-    Copies begin behind what that stream was given before the call, and it goes on when they are done.
+    Without `staging` an array goes to all readers, and its copies are queued ahead of the launch. Else the launch
+    writes an array for each reader there and tells of each part, for which its copy waits. Copies begin behind what the
+    launch's stream was given before, and that goes on when they are done: then what they read may be written again.
     """
 
-    def __init__(self, copies: CopyStream, stream: int) -> None:
-        self._copies, self._stream = copies, stream
-        copies.follow(stream)
+    def __init__(self, copies: CopyStream, stream_of: StreamGetter, bytes: int, staging: Any = None) -> None:
+        self.staging = staging
+        self._copies, self._stream_of, self._bytes = copies, stream_of, bytes
+        self._places: dict[int, list[tuple[int, ...]]] = {}  # of copies, by the parity of calls
 
-    def send(self, array: Any, bytes: int, exchange: Exchange, ready: Any = None) -> None:
-        """Send parts of `bytes` to all readers, and tell of each: of one array to all, or of an array for each.
+    def learn(self, exchange: Exchange) -> None:
+        """Look up where the parts of a call go; every other call takes the same places."""
+        if exchange.number % 2 not in self._places:
+            found = places_of(exchange, self._bytes, is_staged=self.staging is not None)
+            self._places[exchange.number % 2] = found
 
-        With `ready`, (readers, parts), the sender's kernel tells there of each part.
-        """
-        self._copies.put(_copies(array, bytes, exchange, ready))
+    def beside(self, launch: Callable[[], bool], source: int, number: int) -> bool:
+        """Launch, and send beside it: what lies at `source`, or what is staged. Return what the launch says."""
+        stream = self._stream_of(self._copies.ordinal)
+        self._copies.follow(stream)
+        if self.staging is None:
+            self._send(source, number)
+        is_launched = launch()
+        if self.staging is not None and is_launched:  # nothing stands between a wait and the kernel that ends it
+            self._send(pointer_of(self.staging), number)
+        self._copies.lead(stream)
+        return is_launched
 
-    def finish(self) -> None:
-        """Let the stream wait for the copies: what was sent may then be written again."""
-        self._copies.lead(self._stream)
+    def _send(self, source: int, number: int) -> None:
+        self._copies.put([Copy(to, source + begin, *rest, number) for to, begin, *rest in self._places[number % 2]])
 
 
-def engine_for(array: Any, bytes: int) -> Engine | None:
-    """Return what sends parts of `bytes` of an array, None where its kernel does."""
+def sender_for(buffer: ExchangeBuffer, array: Any, part: tuple[int, int], *, is_staged: bool = False) -> Sender | None:
+    """Return what sends parts of a call's data, which is as `array`, None where the kernel does."""
+    bytes = prod(part) * buffer.dtype.bytes
     info, adapter = describe(array), adapter_for(array)
-    if info is None or isinstance(info.device, str) or adapter is None or bytes < _LEAST:
+    if bytes < _LEAST or part[1] != buffer.shape[1] or info is None or adapter is None:
         return None
-    current = adapter.current_stream
-    return None if current is None else Engine(copy_stream(info.device), current(info.device))
+    if isinstance(info.device, str) or adapter.current_stream is None:
+        return None
+    found: Sender | None = buffer.senders.get(is_staged)
+    if found is None:
+        shape = buffer.size - 1, *buffer.shape
+        staging = maker_for(adapter.library, shape, info.dtype, info.device)()[0] if is_staged else None
+        found = Sender(copy_stream(info.device), adapter.current_stream, bytes, staging)
+        buffer.senders[is_staged] = found
+    found.learn(buffer.exchange(1 if is_staged else -1))
+    return found
 
 
-def memory_like(array: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array of no values in particular, of the type and on the device of another."""
-    info, adapter = describe(array), adapter_for(array)
-    assert info is not None and adapter is not None, array
-    return maker_for(adapter.library, shape, info.dtype, info.device)()[0]
-
-
-def _copies(array: Any, bytes: int, exchange: Exchange, ready: Any) -> Iterator[Copy]:
-    source, size = _place(array)
-    if ready is not None:
-        size //= len(exchange.slots)
+def places_of(exchange: Exchange, bytes: int, *, is_staged: bool) -> list[tuple[int, ...]]:
+    """Return the places of each copy: (target, offset of the source, bytes, flag, flag that is waited for or 0)."""
+    found = []
     for reader, (slot, flags) in enumerate(zip(exchange.slots, exchange.flags, strict=True)):
-        target, told = _place(slot)[0], _place(flags)[0] + 4 * MOST_PARTS * exchange.rank
-        begin = 0 if ready is None else reader * size
-        sent = 0 if ready is None else _place(ready)[0] + 4 * MOST_PARTS * reader
+        info = describe(slot)
+        assert info is not None, slot
+        size, told = info.size * info.dtype.bytes, pointer_of(flags) + _FLAG * MOST_PARTS * exchange.rank
+        begin, sent = reader * size * is_staged, pointer_of(exchange.sent) + _FLAG * MOST_PARTS * reader
         for part, first in enumerate(range(0, size, bytes)):
-            count, awaited = min(bytes, size - first), sent and sent + 4 * part
-            yield Copy(target + first, source + begin + first, count, told + 4 * part, awaited, exchange.number)
+            ready = sent + _FLAG * part if is_staged else 0
+            target = info.pointer + first
+            found.append((target, begin + first, min(bytes, size - first), told + _FLAG * part, ready))
+    return found
 
 
-def _place(array: Any) -> tuple[int, int]:
-    """Return where an array that lies in one piece begins, and its bytes."""
+def pointer_of(array: Any) -> int:
+    """Return where an array begins."""
     info = describe(array)
     assert info is not None, array
-    return info.pointer, info.size * info.dtype.bytes
+    return info.pointer

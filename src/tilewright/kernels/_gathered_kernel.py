@@ -31,7 +31,7 @@ _VECTORS = 4  # of 16 bytes, that a thread reads before it writes them
 
 
 @tw.kernel
-def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, number, part, plan: tw.constexpr):
+def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, part, number, plan: tw.constexpr):
     """Compute D[m, n, r] = sum over k of A_r[m, k] * B[n, k] for each rank r, where A_r are the rows of rank r.
 
     A are the own rows, `arrived[m, k, r]` those that rank r writes to this one. The own ones go to `slots`, matrices in

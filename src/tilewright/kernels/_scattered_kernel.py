@@ -27,7 +27,7 @@ from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGR
 
 @tw.kernel
 def matmul_scattered(
-    D, A, B, slots, arrived, flags, told, counters, rank, number, rows, is_staged: tw.constexpr, plan: tw.constexpr
+    D, A, B, slots, arrived, flags, told, counters, rank, rows, number, is_staged: tw.constexpr, plan: tw.constexpr
 ):
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 

@@ -6,7 +6,7 @@ of `tw.matmul`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any  # Any: arrays of any library
@@ -118,43 +118,41 @@ GATHERED = RingFamily(matmul_gathered, stores_boxes=False)
 SCATTERED = RingFamily(matmul_scattered, stores_boxes=True)
 
 
-def multiply_gathered(
-    x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange, send: Callable[[], None] | None = None
-) -> bool:
-    """Compute out = concatenate(x of rank 0, x of rank 1, ...) @ w, and send x to the other ranks by `part`.
+# What launches a kernel, and its arguments: first D, A and B, then others, the number of the call, and constants.
+Launch = tuple[Launcher, tuple[Any, ...]]
 
-    x is (M, K), w (K, N) and `out` (ranks * M, N), contiguous but for w. Where `send` is given, it sends them in the
-    kernel's place. Return False, with nothing done, where no kernel does this in one launch.
+
+def gathered_launch(
+    x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange, *, sends: bool = True
+) -> Launch | None:
+    """Return what computes out = concatenate(x of rank 0, x of rank 1, ...) @ w, and sends x by `part`, if it `sends`.
+
+    x is (M, K), w (K, N) and `out` (ranks * M, N), contiguous but for w. Return None where no kernel does this in one
+    launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, depth), columns = a_info.shape, b_info.shape[1]
     a, b = Matrix(a_info, x, (rows, depth, 1), (depth, 1, 0)), matrix_of(b_info, w).transposed
     d = Matrix(d_info, out, (rows, columns, exchange.size), (columns, 1, rows * columns))
-    if a.mapped().alignment < VECTOR_BYTES:  # of what is sent
-        return False
     found = _found(GATHERED, a, b, d, exchange.size)
-    if found is None:
-        return False
+    if found is None or a.mapped().alignment < VECTOR_BYTES:  # of what is sent
+        return None
     launcher, plan = found
     come = _described(exchange.arrived)
     arrived = Matrix(come, exchange.arrived, (rows, depth, exchange.size), (depth, 1, come.strides[0]))
-    slots, flags = [slot.reshape(rows, depth) for slot in exchange.slots], list(exchange.flags)
-    if send is not None:
-        send()  # ahead of the launch: the own rows do not need it
-        slots, flags = [], []
-    launcher(
-        d.view(), x, b.view(), arrived.view(), slots, flags, exchange.told, exchange.counters,
-        exchange.rank, exchange.number, part, plan,
+    slots = [slot.reshape(rows, depth) for slot in exchange.slots if sends]
+    return launcher, (
+        d.view(), x, b.view(), arrived.view(), slots, list(exchange.flags) if sends else [], exchange.told,
+        exchange.counters, exchange.rank, part, exchange.number, plan,
     )  # fmt: skip
-    return True
 
 
-def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange, staging: Any = None) -> bool:
-    """Compute out = (the sum over ranks of x @ w)[rows of this rank], and send the other ranks theirs.
+def scattered_launch(x: Any, w: Any, out: Any, exchange: Exchange, staging: Any = None) -> Launch | None:
+    """Return what computes out = (the sum over ranks of x @ w)[rows of this rank], and sends the other ranks theirs.
 
     x is (ranks * M, K), w (K, N) and `out` (M, N), contiguous but for w; sums travel in the type of `out`. With
     `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent` tells of each part. Return
-    False, with nothing done, where no kernel does this in one launch.
+    None where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, columns), depth = d_info.shape, a_info.shape[1]
@@ -162,20 +160,18 @@ def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange, staging: An
     b, d = matrix_of(b_info, w).transposed, Matrix(d_info, out, (rows, columns, 1), (columns, 1, rows * columns))
     found = _found(SCATTERED, a, b, d, exchange.size)
     if found is None:
-        return False
+        return None
     launcher, plan = found
     slots, flags = [slot.reshape(rows, columns, 1) for slot in exchange.slots], list(exchange.flags)
     if staging is not None:
-        whole = _described(staging)
-        there = Matrix(whole, staging, (rows, columns, exchange.size - 1), (columns, 1, rows * columns))
+        there = Matrix(_described(staging), staging, (rows, columns, exchange.size - 1), (columns, 1, rows * columns))
         slots, flags = [there.view()], [exchange.sent]
     others = [rank for rank in range(exchange.size) if rank != exchange.rank]
     arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
-    launcher(
+    return launcher, (
         d.view(), a.view(), b.view(), slots, arrived, flags, exchange.told, exchange.counters,
-        exchange.rank, exchange.number, rows_of_parts(rows), staging is not None, plan,
+        exchange.rank, rows_of_parts(rows), exchange.number, staging is not None, plan,
     )  # fmt: skip
-    return True
 
 
 def _described(array: Any) -> ArrayInfo:

@@ -22,6 +22,7 @@ from tilewright.torch.products import matmul_operator, precision_of_torch
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _agreed: set[tuple[Any, ...]] = set()  # kinds of calls of which all ranks of a group have told that they agree
 MOST_MODES = 8
+_COMPARED_EACH_TIME = "cpu"  # tensors there, as it costs little
 
 
 def _group_of(name: str) -> Any:
@@ -333,7 +334,7 @@ def _agree(function: str, group: Any, x: torch.Tensor, shape: Sequence[int]) -> 
     their timeout, as with collectives of torch.
     """
     key = (function, group.group_name, tuple(shape), x.dtype, x.device.type)
-    if group.size() == 1 or (key in _agreed and x.device.type != "cpu"):
+    if group.size() == 1 or (key in _agreed and x.device.type != _COMPARED_EACH_TIME):
         return
     ours = torch.tensor([len(shape), FLOATS.index(x.dtype), *shape, *[-1] * (MOST_MODES - len(shape))])
     ours = ours.to(x.device)

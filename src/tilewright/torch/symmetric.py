@@ -14,6 +14,7 @@ from tilewright.errors import ArgumentError, DeviceError
 
 _MOST_BUFFERS = 16  # of a group: kinds of calls whose memory is kept
 _HALVES = (torch.float16, torch.bfloat16)
+_DEVICE = "cuda"  # whose memory is reached
 _groups: dict[str, SymmetricGroup] = {}  # those that were enabled once, with the memory of their calls
 _enabled: set[str] = set()
 
@@ -109,11 +110,15 @@ def use_symmetric_memory(group: Any = None, enabled: bool = True) -> None:
 
     Raises `ArgumentError` and `DeviceError` as `tw.torch.SymmetricGroup`.
     """
-    found = SymmetricGroup(group)
-    name = str(found.group.group_name)
-    if enabled:
-        if name not in _groups or _groups[name].group is not found.group:  # names come again with new groups
+    is_there = dist.is_available() and dist.is_initialized()
+    given = dist.group.WORLD if group is None and is_there else group
+    name = str(getattr(given, "group_name", None))
+    # Names come again with new groups. One that is known is not looked at anew: programs switch often.
+    if not is_there or name not in _groups or _groups[name].group is not given:
+        found = SymmetricGroup(group)
+        if enabled:
             _groups[name] = found
+    if enabled:
         _enabled.add(name)
     else:
         _enabled.discard(name)
@@ -130,10 +135,10 @@ def gathered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | Non
     if w.shape[1] == 0:  # the others want the rows all the same
         found = gathered(x, w.new_zeros(w.shape[0], 1), group)
         return None if found is None else found[..., :0]
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    rows = _rows(x).contiguous()
     y = x.new_empty(own.size * x.shape[0], *x.shape[1:-1], w.shape[1])
     buffer = own.buffer("gather", (rows.shape[0], rows.shape[1]), x.dtype)
-    distributed.all_gather_matmul(rows, w, y.view(-1, w.shape[1]), buffer)
+    distributed.all_gather_matmul(rows, w, _rows(y), buffer)
     return y
 
 
@@ -145,17 +150,21 @@ def scattered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | No
         return None
     if x.shape[-1] == 0:  # the others want the sums all the same
         x, w = x.new_zeros(*x.shape[:-1], 1), w.new_zeros(1, columns)
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    rows = _rows(x).contiguous()
     y = x.new_empty(x.shape[0] // own.size, *x.shape[1:-1], columns)
     buffer = own.buffer("scatter", (rows.shape[0] // own.size, columns), x.dtype)
-    distributed.matmul_reduce_scatter(rows, w, y.view(-1, columns), buffer)
+    distributed.matmul_reduce_scatter(rows, w, _rows(y), buffer)
     return y
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 def _group(x: torch.Tensor, group: Any) -> SymmetricGroup | None:
     """Return the group of symmetric memory that products of these tensors go by."""
     name = str(group.group_name)
-    if name not in _enabled or not x.is_cuda or x.dtype not in _HALVES:
+    if name not in _enabled or x.device.type != _DEVICE or x.dtype not in _HALVES:
         return None
     own = _groups[name]
     is_ours = own.group is group and own.size > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.distributed.test_exchanged import COOPERATIVE, PING_PONG, only, program
 
 import tilewright as tw
-from tilewright import distributed
-from tilewright.backends.sim import Rank
 from tilewright.distributed import copies, products
-from tilewright.distributed._exchange_kernels import push
-from tilewright.kernels.exchanged import MOST_PARTS, Exchange, multiply_scattered
+from tilewright.distributed._exchange_kernels import push, tell
+from tilewright.kernels.exchanged import MOST_PARTS, Exchange, scattered_launch
 from tilewright.runtime.copies import Copy
 
 
@@ -38,6 +37,8 @@ class Memory(tw.distributed.ExchangeBuffer):
 class Copier:
     """Does what a stream for copies is told, and keeps the order of all that it does."""
 
+    ordinal = 0
+
     def __init__(self) -> None:
         self.done: list[Any] = []
 
@@ -50,12 +51,10 @@ class Copier:
     def put(self, copies: Any) -> None:
         for copy in copies:
             self.done.append(copy)
-            target = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * copy.bytes).from_address(copy.target))
-            source = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * copy.bytes).from_address(copy.source))
             if copy.ready:
-                assert np.ctypeslib.ctypes.c_int32.from_address(copy.ready).value >= copy.number
-            target[...] = source
-            np.ctypeslib.ctypes.c_int32.from_address(copy.flag).value = copy.number
+                assert ctypes.c_int32.from_address(copy.ready).value >= copy.number
+            ctypes.memmove(copy.target, copy.source, copy.bytes)
+            ctypes.c_int32.from_address(copy.flag).value = copy.number
 
 
 def exchange_of(buffer: Any, step: int) -> Exchange:
@@ -69,43 +68,64 @@ def test_every_reader_gets_all_parts_and_is_told(parts: int, last: int, ranks: i
     """Of one array to all, and of an array for each, whose parts are ready one after another."""
     parts, rank = min(parts, MOST_PARTS), rank % ranks
     count = 16 * (parts - 1) + last
-    buffer = Memory(rank, ranks, (count,), tw.float32)
-    exchange = exchange_of(buffer, -1)
+    buffer, copier = Memory(rank, ranks, (count,), tw.float32), Copier()
     source = np.random.default_rng(0).standard_normal((ranks - 1 if is_staged else 1, count), np.float32)
-    exchange.sent[:, :parts] = exchange.number
-    copier = Copier()
-    engine = copies.Engine(copier, 7)  # type: ignore[arg-type]  # it has the methods
-    engine.send(source, 64, exchange, exchange.sent if is_staged else None)
-    engine.finish()
-    assert copier.done[0] == ("follow", 7) and copier.done[-1] == ("lead", 7)
-    assert sum(isinstance(x, Copy) for x in copier.done) == parts * (ranks - 1)
-    for n, (slot, flags) in enumerate(zip(exchange.slots, exchange.flags, strict=True)):
-        assert np.array_equal(slot, source[n if is_staged else 0])
-        assert (flags[rank, :parts] == exchange.number).all()
-        assert not flags[rank, parts:].any() and not np.delete(flags, rank, 0).any()
+    sender = copies.Sender(copier, lambda ordinal: 7 + ordinal, 64, source if is_staged else None)  # type: ignore[arg-type]
+    for call in range(3):
+        source += call
+        exchange = exchange_of(buffer, -1)
+        sender.learn(exchange)
+
+        def launch(exchange: Exchange = exchange) -> bool:
+            copier.done.append("launch")
+            exchange.sent[:, :parts] = exchange.number
+            return True
+
+        copier.done.clear()
+        assert sender.beside(launch, 0 if is_staged else source.ctypes.data, exchange.number)
+        kinds = ["copies" if isinstance(x, Copy) else x for x in copier.done]
+        sent, launched = ["copies"] * (parts * (ranks - 1)), ["launch"]
+        order = [*launched, *sent] if is_staged else [*sent, *launched]
+        assert kinds == [("follow", 7), *order, ("lead", 7)]
+        for n, (slot, flags) in enumerate(zip(exchange.slots, exchange.flags, strict=True)):
+            assert np.array_equal(slot, source[n if is_staged else 0])
+            assert (flags[rank, :parts] == exchange.number).all()
+            assert not flags[rank, parts:].any() and not np.delete(flags, rank, 0).any()
+
+
+def test_a_launch_that_was_not_made_sends_no_sums() -> None:
+    """Nothing would ever end the wait for them."""
+    buffer, copier = Memory(0, 2, (32,), tw.float32), Copier()
+    sender = copies.Sender(copier, lambda ordinal: 0, 64, np.zeros((1, 32), np.float32))  # type: ignore[arg-type]
+    sender.learn(exchange_of(buffer, 1))
+    assert not sender.beside(lambda: False, 0, 1)
+    assert copier.done == [("follow", 0), ("lead", 0)]
 
 
 def test_arrays_of_the_simulator_and_small_parts_are_the_kernels() -> None:
-    assert copies.engine_for(np.zeros(4), 1 << 30) is None
+    buffer = Memory(0, 2, (2048, 1024), tw.float32)
+    with buffer:
+        assert copies.sender_for(buffer, np.zeros((2048, 1024), np.float32), (1024, 1024)) is None
 
 
 class Pushes:
     """Sends by launches, where no copy engine is: before the kernel."""
 
-    def send(self, array: Any, bytes: int, exchange: Exchange, ready: Any = None) -> None:
-        assert ready is None
-        push[2, 128](list(exchange.slots), array.reshape(-1))
-        from tilewright.distributed._exchange_kernels import tell
+    staging = None
 
-        tell[1, 1](list(exchange.flags), exchange.rank, exchange.number)
+    def __init__(self, buffer: Any, array: Any) -> None:
+        self.buffer, self.array = buffer, array
 
-    def finish(self) -> None:
-        pass
+    def beside(self, launch: Any, source: int, number: int) -> bool:
+        exchange = self.buffer.exchange(-1)
+        push[2, 128](list(exchange.slots), self.array.reshape(-1))
+        tell[1, 1](list(exchange.flags), exchange.rank, number)
+        return bool(launch())
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_kernel_that_sends_nothing_multiplies_what_comes(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "engine_for", lambda array, bytes: Pushes())
+    monkeypatch.setattr(products, "sender_for", lambda buffer, array, part: Pushes(buffer, array))
     with only(PING_PONG) as kernel:
         assert all(tw.simulate(ranks=ranks).run(lambda rank: program(rank, 70, 72, 136, 2)))
     assert kernel.launched
@@ -126,7 +146,10 @@ def test_a_kernel_stages_what_is_sent(configuration: Any) -> None:
     staging, out = np.full((ranks - 1, m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
     with only(configuration, "SCATTERED"), tw.simulate():
         a, b = (array.astype(np.float16) for array in (x, w))
-        assert multiply_scattered(a, b, out, exchange, staging)
+        launch = scattered_launch(a, b, out, exchange, staging)
+        assert launch is not None
+        launcher, args = launch
+        launcher(*args)
     whole = (x @ w).reshape(ranks, m, n)
     assert np.array_equal(staging[0], whole[2]) and np.array_equal(staging[1], whole[0])
     assert np.array_equal(out, whole[rank] + come.sum(0))

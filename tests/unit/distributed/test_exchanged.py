@@ -295,12 +295,12 @@ def test_nothing_spills(family: RingFamily, problem: Problem, configuration: Hop
     b = matrix(problem.b.dtype, n, k, 1, problem.b.major)
     flag, zero, own = tw.spec(tw.int32, (2, 8)), np.int32(0), matrix(problem.a.dtype, m, k)
     several = matrix(problem.a.dtype, m, k, 2)
-    exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero, zero
+    exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero
     launcher, plan = family.launch(problem, configuration, H200)
     if family is exchanged.SCATTERED:
-        arguments: tuple[Any, ...] = (d, several, b, [d], [d], *exchange, 1024, False, plan)
+        arguments: tuple[Any, ...] = (d, several, b, [d], [d], *exchange, 1024, zero, False, plan)
     else:
-        arguments = (d, own, b, several, [own], *exchange, (1024, k), plan)
+        arguments = (d, own, b, several, [own], *exchange, (1024, k), zero, plan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = launcher.resources(*arguments, arch="sm_90a")
