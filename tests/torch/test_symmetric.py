@@ -18,7 +18,7 @@ import torch.distributed as dist  # noqa: E402  # after the skip
 import tilewright as tw  # noqa: E402
 from tilewright.backends.sim import Rank  # noqa: E402
 from tilewright.errors import ArgumentError  # noqa: E402
-from tilewright.torch import symmetric  # noqa: E402
+from tilewright.torch import exchange, symmetric  # noqa: E402
 
 
 class Simulated:
@@ -67,6 +67,65 @@ def test_scattered_sums_of_simulated_ranks(depths: tuple[int, int], monkeypatch:
         return y is not None and torch.equal(y, expected.chunk(2)[rank.rank])
 
     assert tw.simulate(ranks=2).run(main) == [True, True]
+
+
+Call = tuple[Any, Any, Any]  # of each rank: the gradient of its result, x and w
+
+
+def gathered_calls(number: int, counts: tuple[int, int]) -> tuple[list[Call], list[tuple[Any, Any]]]:
+    """Return arguments and results for w with that many columns; slots of 3 x 2 x 10 halves have a rest."""
+    x = [numbers(n, 3, 2, 10) for n in range(2)]
+    calls = [
+        (numbers(20 + 2 * number + n, 6, 2, count), x[n], numbers(9 + n, count, 10).mT)
+        for n, count in enumerate(counts)
+    ]
+    of_x = sum((slope @ w.mT for slope, _, w in calls), torch.zeros(6, 2, 10, dtype=torch.float16)).chunk(2)
+    return calls, [
+        (of_x[n], torch.cat(x).flatten(0, -2).mT @ slope.flatten(0, -2)) for n, (slope, _, _) in enumerate(calls)
+    ]
+
+
+def scattered_calls(number: int, counts: tuple[int, int]) -> tuple[list[Call], list[tuple[Any, Any]]]:
+    """Return arguments and results for x of that many columns."""
+    slopes = [numbers(20 + 2 * number + n, 3, 2, 10) for n in range(2)]
+    whole = torch.cat(slopes)
+    calls = [(slopes[n], numbers(n, 6, 2, count), numbers(9 + n, 10, count).mT) for n, count in enumerate(counts)]
+    return calls, [(whole @ w.mT, x.flatten(0, -2).mT @ whole.flatten(0, -2)) for _, x, w in calls]
+
+
+@pytest.mark.parametrize(
+    ("calls", "operator"),
+    [
+        (gathered_calls, exchange.all_gather_gradients_operator),
+        (scattered_calls, exchange.reduce_scatter_gradients_operator),
+    ],
+    ids=["all_gather", "reduce_scatter"],
+)
+def test_gradients_of_simulated_ranks(calls: Any, operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of all ranks are read where they arrived, in slots that alternate, and nothing goes another way.
+
+    A rank whose weight is empty sends its rows all the same.
+    """
+    groups: dict[str, Simulated] = {}
+    monkeypatch.setattr(symmetric, "_group", lambda x, group: group)
+    monkeypatch.setattr(exchange, "_group_of", groups.__getitem__)
+    monkeypatch.delattr(exchange, "_gathered_products")
+
+    def main(rank: Rank) -> int:
+        groups[f"{rank.rank}"] = Simulated(rank)
+        compared = 0
+        for number, asked in enumerate(((True, True), (False, True), (True, True), (True, False))):
+            arguments, results = calls(number, (5, 0))
+            found = operator.__wrapped__(*arguments[rank.rank], f"{rank.rank}", *asked)
+            expected = [t for t, is_asked in zip(results[rank.rank], asked, strict=True) if is_asked]
+            for ours, theirs in zip(found, expected, strict=True):
+                assert torch.equal(ours, theirs)
+                compared += 1
+            if asked[1]:  # as w lies, or torch would copy it
+                assert found[-1].stride() == arguments[rank.rank][2].stride()
+        return compared
+
+    assert tw.simulate(ranks=2).run(main) == [6, 6]
 
 
 def test_groups_without_gpus_are_refused(tmp_path: Path) -> None:

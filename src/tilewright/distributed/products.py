@@ -8,7 +8,7 @@ every rank sends to another one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 
@@ -51,10 +51,7 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
             return out
         parts = prod(-(-extent // each) for extent, each in zip((rows, depth), part, strict=True))
         # The next rank to read what this one sends is the one before it.
-        for step in range(1, buffer.size):
-            reader = buffer.ring(-step)
-            push[_blocks(rows * depth), THREADS]([buffer.slot(reader, buffer.rank)], x.reshape(-1))
-            buffer.tell([reader])
+        send(x, buffer, [buffer.ring(-step) for step in range(1, buffer.size)])
         for step in range(buffer.size):
             sender = buffer.ring(step)
             rows_of = x
@@ -63,6 +60,18 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
                 rows_of = buffer.slot(buffer.rank, sender).reshape(rows, depth)
             matmul(rows_of, w, out=out[sender * rows : (sender + 1) * rows])
     return out
+
+
+def _push(target: Any, x: Any) -> None:
+    push[_blocks(x.shape[0]), THREADS]([target], x)
+
+
+def send(x: Any, buffer: ExchangeBuffer, readers: Sequence[int], copy: Callable[[Any, Any], object] = _push) -> None:
+    """Copy x to the rank's slot at each of the readers, and tell the other ranks among them when it is there."""
+    for reader in readers:
+        copy(buffer.slot(reader, buffer.rank), x.reshape(-1))
+        if reader != buffer.rank:
+            buffer.tell([reader])
 
 
 def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:

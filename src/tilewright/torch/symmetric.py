@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from tilewright import distributed
+from tilewright.distributed.products import send
 from tilewright.errors import ArgumentError, DeviceError
 
 _MOST_BUFFERS = 16  # of a group: kinds of calls whose memory is kept
 _HALVES = (torch.float16, torch.bfloat16)
 _groups: dict[str, SymmetricGroup] = {}  # those that were enabled once, with the memory of their calls
 _enabled: set[str] = set()
+_sides: dict[int, Any] = {}  # of a device: the stream of copies that go beside products
 
 
 class _Peers(list[Any]):
@@ -150,6 +152,50 @@ def scattered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | No
     buffer = own.buffer("scatter", (rows.shape[0] // own.size, columns), x.dtype)
     distributed.matmul_reduce_scatter(rows, w, y.view(-1, columns), buffer)
     return y
+
+
+def rows_beside(x: torch.Tensor, group: Any, launch: Callable[[], None], *, are_gathered: bool) -> torch.Tensor | None:
+    """Return the rows of all ranks, which come while what `launch` launches is computed.
+
+    `are_gathered` says that it is `gathered` of x, so that only the rank's own rows are missing. The rows lie in slots,
+    for launches that follow on the stream until the next `gathered` of this kind. Return None, with nothing launched,
+    where the group has no symmetric memory.
+    """
+    own = _group(x, group)
+    if own is None or 0 in x.shape:
+        return None
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    buffer = own.buffer("gather", (rows.shape[0], rows.shape[1]), x.dtype)
+    begun = torch.cuda.current_stream(x.device).record_event() if x.is_cuda else None
+    if are_gathered:
+        launch()
+        _send_beside(rows, buffer, [own.rank], begun)
+    else:
+        with buffer:
+            launch()
+            _send_beside(rows, buffer, [buffer.ring(-step) for step in range(1, own.size + 1)], begun)
+            buffer.wait(buffer.ring(1), own.size - 1)
+    found: torch.Tensor = torch.as_tensor(buffer.slots()).reshape(-1, rows.shape[1])
+    return found
+
+
+def _send_beside(x: torch.Tensor, buffer: distributed.ExchangeBuffer, readers: Sequence[int], begun: Any) -> None:
+    """Send rows to ranks by copy engines, beside what was launched since `begun`; later launches wait for the copies.
+
+    That is launched first: where streams share a queue of the driver, it would wait for the copies otherwise. Without
+    an event, in the simulator, kernels copy.
+    """
+    if begun is None:
+        send(x, buffer, readers)
+        return
+    here = torch.cuda.current_stream(x.device)
+    side = _sides.get(here.device_index)
+    if side is None:
+        side = _sides[here.device_index] = torch.cuda.Stream(x.device, priority=-1)
+    side.wait_event(begun)
+    with torch.cuda.stream(side):
+        send(x, buffer, readers, torch.Tensor.copy_)
+    here.wait_stream(side)
 
 
 def _group(x: torch.Tensor, group: Any) -> SymmetricGroup | None:
