@@ -149,27 +149,34 @@ def near(found: Any, expected: Any) -> None:
     assert found.shape == expected.shape and error < 1e-2, (tuple(found.shape), error)
 
 
-def compare(rank: int, size: int, shape: tuple[int, int, int], dtype: Any) -> None:
+def through(function: Any, x: Any, w: Any) -> tuple[Any, ...]:
+    """Return the result and its gradients: both of one backward pass, and that of w alone."""
+    slope = torch.ones_like(y := function(x, w)) * (1 + dist.get_rank())
+    both = torch.autograd.grad(y, (x, w), slope, retain_graph=True)
+    return y.detach(), *both, *torch.autograd.grad(y, w, slope)
+
+
+def compare(rank: int, size: int, shape: tuple[int, int, int], dtype: Any, compiles: bool = False) -> None:
     """Compare values and gradients of both products with those by NCCL, several times as slots alternate."""
     rows, columns, depth = shape
+    functions = [lambda x, w, f=f: f(x, w.mT) for f in (tw.torch.all_gather_matmul, tw.torch.matmul_reduce_scatter)]
+    ours = [torch.compile(function, fullgraph=True) for function in functions] if compiles else functions
     for call in range(3):
         generator = torch.Generator("cuda").manual_seed(10 * call + rank)
 
         def normal(*extents: int, generator: Any = generator) -> Any:
             return torch.randn(*extents, generator=generator, device="cuda").to(dtype).requires_grad_()
 
-        for function, x, w in (
-            (tw.torch.all_gather_matmul, normal(rows, depth), normal(depth, columns)),
-            (tw.torch.matmul_reduce_scatter, normal(size * rows, depth), normal(depth, columns)),
-        ):
-            found = []
-            for enabled in (False, True):
-                tw.torch.use_symmetric_memory(enabled=enabled)
-                y = function(x, w)
-                slope = torch.ones_like(y) * (1 + rank)
-                found.append((y.detach(), *torch.autograd.grad(y, (x, w), slope)))
-            for ours, expected in zip(found[1], found[0], strict=True):
-                near(ours, expected)
+        inputs = [(normal(n * rows, depth), normal(columns, depth)) for n in (1, size)]
+        tw.torch.use_symmetric_memory(enabled=False)
+        expected = [through(function, *given) for function, given in zip(functions, inputs, strict=True)]
+        tw.torch.use_symmetric_memory()
+        by_group, exchange._gathered_products = exchange._gathered_products, None  # type: ignore[assignment]
+        torch.cuda._sleep((rank + call) % size * 10_000_000)  # ranks are at different places
+        found = [through(function, *given) for function, given in zip(ours, inputs, strict=True)]
+        exchange._gathered_products = by_group
+        for one, other in zip(sum(found, ()), sum(expected, ()), strict=True):
+            near(one, other)
 
 
 def on_gpus(rank: int, size: int, folder: str) -> None:
@@ -186,6 +193,7 @@ def on_gpus(rank: int, size: int, folder: str) -> None:
             (3000, 264, 64),
         ):
             compare(rank, size, shape, dtype)
+    compare(rank, size, (512, 512, 1024), torch.bfloat16, compiles=True)
     for extent in range(64, 64 * 20, 64):  # more kinds than are kept
         compare(rank, size, (extent, 64, 64), torch.bfloat16)
     dist.destroy_process_group()
