@@ -150,10 +150,13 @@ def near(found: Any, expected: Any) -> None:
 
 
 def through(function: Any, x: Any, w: Any) -> tuple[Any, ...]:
-    """Return the result and its gradients: both of one backward pass, and that of w alone."""
-    slope = torch.ones_like(y := function(x, w)) * (1 + dist.get_rank())
-    both = torch.autograd.grad(y, (x, w), slope, retain_graph=True)
-    return y.detach(), *both, *torch.autograd.grad(y, w, slope)
+    """Return the result and its gradients: both of one backward pass, then that of w alone."""
+    found = []
+    for given in ((x, w), (x.detach(), w)):
+        y = function(*given)
+        slope = torch.ones_like(y) * (1 + dist.get_rank())
+        found += [y.detach(), *torch.autograd.grad(y, [t for t in given if t.requires_grad], slope)]
+    return tuple(found)
 
 
 def compare(rank: int, size: int, shape: tuple[int, int, int], dtype: Any, compiles: bool = False) -> None:

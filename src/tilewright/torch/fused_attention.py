@@ -224,9 +224,9 @@ def attention(
 
     Arguments, types and masks are those of `tw.attention`: with `causal`, the last token is aligned with the last key.
     Tensors are (batch, heads, tokens, head), or (tokens, heads, head) with `offsets`. The result has the memory layout
-    of `query`: tokens before heads, also before batches, or heads before tokens. With `return_lse` the result is a pair with
-    log(sum(exp(scores))) of each token, which has gradients too. Gradients are not differentiable. Under autocast it is
-    computed in autocast's type. CPU tensors run in the simulator.
+    of `query`: tokens before heads, also before batches, or heads before tokens. With `return_lse` the result is a pair
+    with log(sum(exp(scores))) of each token, which has gradients too. Gradients are not differentiable. Under autocast
+    it is computed in autocast's type. CPU tensors run in the simulator.
 
     Raises `ArgumentError` for anything but tensors of floats, and for arguments that do not fit together.
     """

@@ -189,9 +189,9 @@ def _send_beside(x: torch.Tensor, buffer: distributed.ExchangeBuffer, readers: S
         send(x, buffer, readers)
         return
     here = torch.cuda.current_stream(x.device)
-    side = _sides.get(here.device_index)
+    side = _sides.get(x.device.index)
     if side is None:
-        side = _sides[here.device_index] = torch.cuda.Stream(x.device, priority=-1)
+        side = _sides[x.device.index] = torch.cuda.Stream(x.device, priority=-1)
     side.wait_event(begun)
     with torch.cuda.stream(side):
         send(x, buffer, readers, torch.Tensor.copy_)
