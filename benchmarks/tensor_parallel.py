@@ -136,7 +136,7 @@ class Overlapped(torch.nn.Module):
         def rows(layer: torch.nn.Linear) -> torch.nn.Parameter:
             return torch.nn.Parameter(layer.weight.detach().chunk(size, 1)[rank].contiguous())
 
-        self.s, self.parts = s, [s.heads // size, s.key_heads // size, s.key_heads // size]
+        self.s, self.parts = s, [layer.weight.shape[0] // size for layer in (a.q, a.k, a.v)]
         self.qkv, self.gate_up = columns(a.q, a.k, a.v), columns(m.w1, m.w3)
         self.o, self.down = rows(a.o), rows(m.w2)
         self.before, self.after = (torch.nn.Parameter(x.weight.detach().clone()) for x in (block.before, block.after))
@@ -144,8 +144,8 @@ class Overlapped(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         both = tw.torch.all_gather_matmul(tw.torch.rms_norm(x, (self.s.width,), self.before, self.eps), self.qkv.mT)
-        heads = both.unflatten(-1, (-1, self.s.head)).permute(1, 2, 0, 3)
-        q, k, v = heads.split(self.parts, 1)
+        # Divided first: of gradients that are joined along heads, torch.compile makes two passes.
+        q, k, v = (part.unflatten(-1, (-1, self.s.head)).permute(1, 2, 0, 3) for part in both.split(self.parts, -1))
         mixed = tw.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + tw.torch.matmul_reduce_scatter(mixed.permute(2, 0, 1, 3).flatten(-2), self.o.mT)
         hidden = tw.torch.all_gather_matmul(

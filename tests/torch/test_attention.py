@@ -67,6 +67,10 @@ def test_the_result_lies_as_the_query_does() -> None:
     assert out.transpose(1, 2).is_contiguous() and out.shape == q.shape
     assert torch.allclose(out, tw.torch.attention(*(x.contiguous() for x in (q, k, v))))
     assert torch.allclose(out, F.scaled_dot_product_attention(q, k, v), atol=1e-6)
+    q, k, v = (numbers(3, 2, 2, 4, dtype=torch.float32).permute(1, 2, 0, 3) for _ in "qkv")
+    out = tw.torch.attention(q, k, v)
+    assert out.permute(2, 0, 1, 3).is_contiguous()
+    assert torch.allclose(out, F.scaled_dot_product_attention(q, k, v), atol=1e-6)
 
 
 def test_compiled_exported_and_with_autocast() -> None:

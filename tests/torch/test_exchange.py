@@ -29,9 +29,10 @@ def numbers(*shape: int, seed: int, dtype: Any = torch.float64) -> Tensor:
 
 
 def parts(count: int, rows: int, *middle: int, dtype: Any = torch.float64) -> tuple[list[Tensor], list[Tensor]]:
-    """Return x and w of each rank: all ranks know all of them, to compare with. Ranks' columns differ."""
+    """Return x and w of each rank: all ranks know all of them, to compare with. Ranks' columns differ, and w's layout."""
     x = [numbers(rows, *middle, 6, seed=n, dtype=dtype) for n in range(count)]
-    return x, [numbers(6, 3 + n, seed=9 + n, dtype=dtype) for n in range(count)]
+    w = [numbers(6, 3 + n, seed=9 + n, dtype=dtype) for n in range(count)]
+    return x, [each if n % 2 else each.mT.contiguous().mT for n, each in enumerate(w)]
 
 
 def near(found: Tensor, expected: Tensor, bound: float = 1e-12) -> None:
@@ -43,6 +44,8 @@ def gathers(rank: int, size: int, group: Any) -> None:
     """Rows of all ranks times the columns of each, and gradients that sum up what all ranks make of one's rows."""
     for middle in ((), (2,)):
         x, w = parts(size, 3, *middle)
+        if middle:
+            w[0] = w[0][:, :0]  # others want the rank's rows all the same
         for t in (*x, *w):
             t.requires_grad_()
         y = tw.torch.all_gather_matmul(x[rank], w[rank], group)
@@ -53,6 +56,10 @@ def gathers(rank: int, size: int, group: Any) -> None:
         total = sum((result * slope).sum() for result, slope in zip(results, slopes, strict=True))
         for ours, expected in zip(found, torch.autograd.grad(total, (x[rank], w[rank])), strict=True):
             near(ours, expected)
+        assert found[1].stride() == w[rank].stride() or not found[1].numel()
+        near(
+            torch.autograd.grad(tw.torch.all_gather_matmul(x[rank], w[rank], group), w[rank], slopes[rank])[0], found[1]
+        )
 
 
 def scatters(rank: int, size: int, group: Any) -> None:

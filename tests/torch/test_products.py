@@ -152,6 +152,15 @@ def test_strides_of_operands_and_gradients() -> None:
         assert all(map(torch.allclose, *pairs))
 
 
+def test_gradients_of_weights_lie_as_these_do() -> None:
+    """Other ones would be copied into the layout of the parameter."""
+    for shape in ((5, 4), (2, 5, 4)):
+        x, w = numbers(2, 3, 4), numbers(*shape)
+        found = torch.autograd.grad(tw.torch.matmul(x, w.mT).square().sum(), w)[0]
+        assert found.is_contiguous()
+        assert torch.allclose(found, torch.autograd.grad((x @ w.mT).square().sum(), w)[0])
+
+
 CALLS = {
     "plain": (numbers(3, 4), numbers(4, 5)),
     "batch": (

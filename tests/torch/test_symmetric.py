@@ -19,7 +19,7 @@ import torch.distributed as dist  # noqa: E402  # after the skip
 import tilewright as tw  # noqa: E402
 from tilewright.backends.sim import Rank  # noqa: E402
 from tilewright.errors import ArgumentError  # noqa: E402
-from tilewright.torch import symmetric  # noqa: E402
+from tilewright.torch import exchange, symmetric  # noqa: E402
 
 
 class Simulated:
@@ -70,6 +70,65 @@ def test_scattered_sums_of_simulated_ranks(depths: tuple[int, int], monkeypatch:
     assert tw.simulate(ranks=2).run(main) == [True, True]
 
 
+Call = tuple[Any, Any, Any]  # of each rank: the gradient of its result, x and w
+
+
+def gathered_calls(number: int, counts: tuple[int, int]) -> tuple[list[Call], list[tuple[Any, Any]]]:
+    """Return arguments and results for w with that many columns; slots of 3 x 2 x 10 halves have a rest."""
+    x = [numbers(n, 3, 2, 10) for n in range(2)]
+    calls = [
+        (numbers(20 + 2 * number + n, 6, 2, count), x[n], numbers(9 + n, count, 10).mT)
+        for n, count in enumerate(counts)
+    ]
+    of_x = sum((slope @ w.mT for slope, _, w in calls), torch.zeros(6, 2, 10, dtype=torch.float16)).chunk(2)
+    return calls, [
+        (of_x[n], torch.cat(x).flatten(0, -2).mT @ slope.flatten(0, -2)) for n, (slope, _, _) in enumerate(calls)
+    ]
+
+
+def scattered_calls(number: int, counts: tuple[int, int]) -> tuple[list[Call], list[tuple[Any, Any]]]:
+    """Return arguments and results for x of that many columns."""
+    slopes = [numbers(20 + 2 * number + n, 3, 2, 10) for n in range(2)]
+    whole = torch.cat(slopes)
+    calls = [(slopes[n], numbers(n, 6, 2, count), numbers(9 + n, 10, count).mT) for n, count in enumerate(counts)]
+    return calls, [(whole @ w.mT, x.flatten(0, -2).mT @ whole.flatten(0, -2)) for _, x, w in calls]
+
+
+@pytest.mark.parametrize(
+    ("calls", "operator"),
+    [
+        (gathered_calls, exchange.all_gather_gradients_operator),
+        (scattered_calls, exchange.reduce_scatter_gradients_operator),
+    ],
+    ids=["all_gather", "reduce_scatter"],
+)
+def test_gradients_of_simulated_ranks(calls: Any, operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of all ranks are read where they arrived, in slots that alternate, and nothing goes another way.
+
+    A rank whose weight is empty sends its rows all the same.
+    """
+    groups: dict[str, Simulated] = {}
+    monkeypatch.setattr(symmetric, "_group", lambda x, group: group)
+    monkeypatch.setattr(exchange, "_group_of", groups.__getitem__)
+    monkeypatch.delattr(exchange, "_gathered_products")
+
+    def main(rank: Rank) -> int:
+        groups[f"{rank.rank}"] = Simulated(rank)
+        compared = 0
+        for number, asked in enumerate(((True, True), (False, True), (True, True), (True, False))):
+            arguments, results = calls(number, (5, 0))
+            found = operator.__wrapped__(*arguments[rank.rank], f"{rank.rank}", *asked)
+            expected = [t for t, is_asked in zip(results[rank.rank], asked, strict=True) if is_asked]
+            for ours, theirs in zip(found, expected, strict=True):
+                assert torch.equal(ours, theirs)
+                compared += 1
+            if asked[1]:  # as w lies, or torch would copy it
+                assert found[-1].stride() == arguments[rank.rank][2].stride()
+        return compared
+
+    assert tw.simulate(ranks=2).run(main) == [6, 6]
+
+
 def test_groups_without_gpus_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="takes a process group, and there is none"):
         tw.torch.use_symmetric_memory()
@@ -117,27 +176,37 @@ def near(found: Any, expected: Any) -> None:
     assert found.shape == expected.shape and error < 1e-2, (tuple(found.shape), error)
 
 
-def compare(rank: int, size: int, shape: tuple[int, int, int], dtype: Any) -> None:
+def through(function: Any, x: Any, w: Any) -> tuple[Any, ...]:
+    """Return the result and its gradients: both of one backward pass, then that of w alone."""
+    found = []
+    for given in ((x, w), (x.detach(), w)):
+        y = function(*given)
+        slope = torch.ones_like(y) * (1 + dist.get_rank())
+        found += [y.detach(), *torch.autograd.grad(y, [t for t in given if t.requires_grad], slope)]
+    return tuple(found)
+
+
+def compare(rank: int, size: int, shape: tuple[int, int, int], dtype: Any, compiles: bool = False) -> None:
     """Compare values and gradients of both products with those by NCCL, several times as slots alternate."""
     rows, columns, depth = shape
+    functions = [lambda x, w, f=f: f(x, w.mT) for f in (tw.torch.all_gather_matmul, tw.torch.matmul_reduce_scatter)]
+    ours = [torch.compile(function, fullgraph=True) for function in functions] if compiles else functions
     for call in range(3):
         generator = torch.Generator("cuda").manual_seed(10 * call + rank)
 
         def normal(*extents: int, generator: Any = generator) -> Any:
             return torch.randn(*extents, generator=generator, device="cuda").to(dtype).requires_grad_()
 
-        for function, x, w in (
-            (tw.torch.all_gather_matmul, normal(rows, depth), normal(depth, columns)),
-            (tw.torch.matmul_reduce_scatter, normal(size * rows, depth), normal(depth, columns)),
-        ):
-            found = []
-            for enabled in (False, True):
-                tw.torch.use_symmetric_memory(enabled=enabled)
-                y = function(x, w)
-                slope = torch.ones_like(y) * (1 + rank)
-                found.append((y.detach(), *torch.autograd.grad(y, (x, w), slope)))
-            for ours, expected in zip(found[1], found[0], strict=True):
-                near(ours, expected)
+        inputs = [(normal(n * rows, depth), normal(columns, depth)) for n in (1, size)]
+        tw.torch.use_symmetric_memory(enabled=False)
+        expected = [through(function, *given) for function, given in zip(functions, inputs, strict=True)]
+        tw.torch.use_symmetric_memory()
+        by_group, exchange._gathered_products = exchange._gathered_products, None  # type: ignore[assignment]
+        torch.cuda._sleep((rank + call) % size * 10_000_000)  # ranks are at different places
+        found = [through(function, *given) for function, given in zip(ours, inputs, strict=True)]
+        exchange._gathered_products = by_group
+        for one, other in zip(sum(found, ()), sum(expected, ()), strict=True):
+            near(one, other)
 
 
 def on_gpus(rank: int, size: int, folder: str) -> None:
@@ -148,12 +217,14 @@ def on_gpus(rank: int, size: int, folder: str) -> None:
         for shape in (
             (512, 512, 1024),
             (2560, 1024, 512),
+            (4096, 1024, 2048),
             (129, 264, 200),
             (64, 65, 72),
             (16, 40, 20),
             (3000, 264, 64),
         ):
             compare(rank, size, shape, dtype)
+    compare(rank, size, (512, 512, 1024), torch.bfloat16, compiles=True)
     for extent in range(64, 64 * 20, 64):  # more kinds than are kept
         compare(rank, size, (extent, 64, 64), torch.bfloat16)
     dist.destroy_process_group()

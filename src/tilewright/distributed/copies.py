@@ -6,7 +6,8 @@ time of the host, so small parts are the kernel's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 
@@ -18,6 +19,7 @@ from tilewright.runtime.copies import Copy, CopyStream, copy_stream
 
 _LEAST = 2 << 20  # bytes of a part
 _FLAG = 4  # bytes
+Place = tuple[int, int, tuple[int, int, int]]  # of a copy: target, offset of the source, and the rest but the number
 
 
 class Sender:
@@ -30,29 +32,53 @@ class Sender:
 
     def __init__(self, copies: CopyStream, stream_of: StreamGetter, bytes: int, staging: Any = None) -> None:
         self.staging = staging
+        self.keeps = False  # whether the array goes to the rank's own slot too
+        self.kept = 0  # the last call in which it did
         self._copies, self._stream_of, self._bytes = copies, stream_of, bytes
-        self._places: dict[int, list[tuple[int, ...]]] = {}  # of copies, by the parity of calls
+        self._places: dict[int, list[Place]] = {}  # of copies, by the parity of calls
+        self._own: dict[int, tuple[int, int]] = {}  # the rank's own slot and its bytes, by the parity of calls
 
     def learn(self, exchange: Exchange) -> None:
         """Look up where the parts of a call go; every other call takes the same places."""
         if exchange.number % 2 not in self._places:
             found = places_of(exchange, self._bytes, is_staged=self.staging is not None)
+            own = describe(exchange.arrived[exchange.rank])
+            assert own is not None
             self._places[exchange.number % 2] = found
+            self._own[exchange.number % 2] = own.pointer, own.size * own.dtype.bytes
 
-    def beside(self, launch: Callable[[], bool], source: int, number: int) -> bool:
-        """Launch, and send beside it: what lies at `source`, or what is staged. Return what the launch says."""
+    def beside(self, launch: Callable[[], bool | None], source: int, number: int) -> bool:
+        """Launch, and send beside it: what lies at `source`, or what is staged. Return whether it was launched."""
         stream = self._stream_of(self._copies.ordinal)
         self._copies.follow(stream)
         if self.staging is None:
             self._send(source, number)
-        is_launched = launch()
+        is_launched = launch() is not False
         if self.staging is not None and is_launched:  # nothing stands between a wait and the kernel that ends it
             self._send(pointer_of(self.staging), number)
         self._copies.lead(stream)
         return is_launched
 
     def _send(self, source: int, number: int) -> None:
-        self._copies.put([Copy(to, source + begin, *rest, number) for to, begin, *rest in self._places[number % 2]])
+        copies = [Copy(to, source + begin, *rest, number) for to, begin, rest in self._places[number % 2]]
+        if self.keeps:
+            slot, bytes = self._own[number % 2]
+            copies.append(Copy(slot, source, bytes, 0, 0, number))
+            self.kept = number
+        self._copies.put(copies)
+
+
+@contextmanager
+def keeping(buffer: ExchangeBuffer) -> Iterator[Callable[[], bool]]:
+    """Let what is gathered go to the rank's own slot too; yield what tells whether that was done in the last call."""
+    known = buffer.senders.get(False)
+    if known is not None:
+        known.keeps = True
+    try:
+        yield lambda: known is not None and known.kept == buffer.calls
+    finally:
+        if known is not None:
+            known.keeps = False
 
 
 def sender_for(buffer: ExchangeBuffer, array: Any, part: tuple[int, int], *, is_staged: bool = False) -> Sender | None:
@@ -73,9 +99,9 @@ def sender_for(buffer: ExchangeBuffer, array: Any, part: tuple[int, int], *, is_
     return found
 
 
-def places_of(exchange: Exchange, bytes: int, *, is_staged: bool) -> list[tuple[int, ...]]:
-    """Return the places of each copy: (target, offset of the source, bytes, flag, flag that is waited for or 0)."""
-    found = []
+def places_of(exchange: Exchange, bytes: int, *, is_staged: bool) -> list[Place]:
+    """Return the places of each copy of a call."""
+    found: list[Place] = []
     for reader, (slot, flags) in enumerate(zip(exchange.slots, exchange.flags, strict=True)):
         info = describe(slot)
         assert info is not None, slot
@@ -83,8 +109,8 @@ def places_of(exchange: Exchange, bytes: int, *, is_staged: bool) -> list[tuple[
         begin, sent = reader * size * is_staged, pointer_of(exchange.sent) + _FLAG * MOST_PARTS * reader
         for part, first in enumerate(range(0, size, bytes)):
             ready = sent + _FLAG * part if is_staged else 0
-            target = info.pointer + first
-            found.append((target, begin + first, min(bytes, size - first), told + _FLAG * part, ready))
+            rest = min(bytes, size - first), told + _FLAG * part, ready
+            found.append((info.pointer + first, begin + first, rest))
     return found
 
 

@@ -8,14 +8,14 @@ every rank sends to another one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 
 from tilewright.arguments import given, shown
 from tilewright.distributed._exchange_kernels import THREADS, TILE, add, push
 from tilewright.distributed.buffers import ExchangeBuffer
-from tilewright.distributed.copies import Sender, pointer_of, sender_for
+from tilewright.distributed.copies import Sender, keeping, pointer_of, sender_for
 from tilewright.dtypes import float32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.exchanged import gathered_launch, parts_of, rows_of_parts, scattered_launch
@@ -61,10 +61,7 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
                 return out
         parts = prod(-(-extent // each) for extent, each in zip((rows, depth), part, strict=True))
         # The next rank to read what this one sends is the one before it.
-        for step in range(1, buffer.size):
-            reader = buffer.ring(-step)
-            push[_blocks(rows * depth), THREADS]([buffer.slot(reader, buffer.rank)], x.reshape(-1))
-            buffer.tell([reader])
+        send(x, buffer, [buffer.ring(-step) for step in range(1, buffer.size)])
         for step in range(buffer.size):
             sender = buffer.ring(step)
             rows_of = x
@@ -73,6 +70,30 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
                 rows_of = buffer.slot(buffer.rank, sender).reshape(rows, depth)
             matmul(rows_of, w, out=out[sender * rows : (sender + 1) * rows])
     return out
+
+
+def send(x: Any, buffer: ExchangeBuffer, readers: Sequence[int]) -> None:
+    """Copy x to the rank's slot at each of the readers, and tell the other ranks among them when it is there."""
+    flat = x.reshape(-1)
+    for reader in readers:
+        push[_blocks(flat.shape[0]), THREADS]([buffer.slot(reader, buffer.rank)], flat)
+        if reader != buffer.rank:
+            buffer.tell([reader])
+
+
+def send_beside(x: Any, buffer: ExchangeBuffer, launch: Callable[[], None]) -> None:
+    """Gather x in the slots of a call, beside what is launched; later launches find it there."""
+    rows, depth = buffer.shape
+    part = parts_of(rows, depth, buffer.dtype.bytes)
+    engine, parts = sender_for(buffer, x, part), 1
+    if engine is None:
+        launch()
+        send(x, buffer, [buffer.ring(-step) for step in range(1, buffer.size + 1)])
+    else:
+        parts = -(-rows // part[0])
+        with keeping(buffer):
+            engine.beside(launch, pointer_of(x), buffer.calls)
+    buffer.wait(buffer.ring(1), buffer.size - 1, parts)
 
 
 def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:

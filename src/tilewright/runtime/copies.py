@@ -17,7 +17,7 @@ _AT_LEAST = 0  # flag of a wait: until the number there is not smaller
 class Copy(NamedTuple):
     """A copy of memory, and the flags, 32-bit numbers in memory, that order it.
 
-    It begins when `number` is at `ready` (0: at once), and `number` is written to `flag` behind it.
+    It begins when `number` is at `ready`, and `number` is written to `flag` behind it; each may be 0, for nothing.
     """
 
     target: int
@@ -55,7 +55,8 @@ class CopyStream:
                 if ready:
                     driver.check(cuda.cuStreamWaitValue32_v2(stream, ready, number, _AT_LEAST), "waiting for a flag")
                 driver.check(cuda.cuMemcpyDtoDAsync_v2(target, source, bytes, stream), "copying to another GPU")
-                driver.check(cuda.cuStreamWriteValue32_v2(stream, flag, number, 0), "writing a flag")
+                if flag:
+                    driver.check(cuda.cuStreamWriteValue32_v2(stream, flag, number, 0), "writing a flag")
 
     def _order(self, first: ctypes.c_void_p, then: ctypes.c_void_p) -> None:
         cuda = driver.library()

@@ -173,32 +173,76 @@ def matmul_all_reduce_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> 
     return y
 
 
-def _weights_gradient(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    return matmul_operator(x.flatten(0, -2).mT, grad.flatten(0, -2), None, None, None, "", x.dtype, "")
+# --- gradients -----------------------------------------------------------------------------------------------------
+#
+# Both gradients of a call are one operator: the rows of all ranks that one of them reads come while the other one is
+# computed, and lie in memory that the next call writes.
+
+
+def _gradient_shapes(
+    grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, of_x: bool, of_w: bool
+) -> list[torch.Tensor]:
+    """Return empty gradients; that of w lies as w does, as torch would copy it otherwise."""
+    found = [x.new_empty(x.shape)] if of_x else []
+    return [*found, torch.empty_like(w)] if of_w else found
+
+
+def _weights_gradient(x: torch.Tensor, grad: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(w)
+    _product(x.flatten(0, -2).mT, grad.flatten(0, -2), out)
+    return out
+
+
+@op("tilewright::all_gather_matmul_gradients", shape=_gradient_shapes)
+def all_gather_gradients_operator(
+    grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, of_x: bool, of_w: bool
+) -> list[torch.Tensor]:
+    """Compute those gradients of `all_gather_matmul` that are asked for; the rows of all ranks are gathered again."""
+    found, grad, slopes = _group_of(group), grad.contiguous(), []
+
+    def scatter() -> None:
+        if of_x:
+            slopes.append(matmul_reduce_scatter_operator(grad, w.mT, group))
+
+    rows = symmetric.rows_beside(x, found, scatter, are_gathered=False) if of_w else None
+    if rows is None:
+        scatter()
+        rows = _gathered_products(x, [], [], found)[0] if of_w else None
+    return slopes if rows is None else [*slopes, _weights_gradient(rows, grad, w)]
+
+
+@op("tilewright::matmul_reduce_scatter_gradients", shape=_gradient_shapes)
+def reduce_scatter_gradients_operator(
+    grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, of_x: bool, of_w: bool
+) -> list[torch.Tensor]:
+    """Compute those gradients of `matmul_reduce_scatter` that are asked for, both from one exchange."""
+    found, grad, slopes = _group_of(group), grad.contiguous(), []
+
+    def gather() -> None:
+        if of_x:
+            slopes.append(all_gather_matmul_operator(grad, w.mT, group))
+
+    rows = symmetric.rows_beside(grad, found, gather, are_gathered=of_x)
+    if rows is None:
+        columns = [w.mT] if of_x else []
+        rows, *slopes = _gathered_products(grad, columns, [None] * len(columns), found)
+    return [*slopes, _weights_gradient(x, rows, w)] if of_w else slopes
 
 
 @all_gather_matmul_operator.backward
 def _all_gather_backward(
     grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, needs: frozenset[str]
 ) -> dict[str, torch.Tensor]:
-    found = {}
-    if "x" in needs:
-        found["x"] = matmul_reduce_scatter_operator(grad, w.mT, group)
-    if "w" in needs:
-        found["w"] = _weights_gradient(gathered_products_operator(x, [], [], group)[0], grad)
-    return found
+    found = all_gather_gradients_operator(grad, x, w, group, "x" in needs, "w" in needs)
+    return dict(zip([name for name in ("x", "w") if name in needs], found, strict=True))
 
 
 @matmul_reduce_scatter_operator.backward
 def _reduce_scatter_backward(
     grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, needs: frozenset[str]
 ) -> dict[str, torch.Tensor]:
-    columns = [w.mT] if "x" in needs else []
-    gathered, *slopes = gathered_products_operator(grad, columns, [None] * len(columns), group)
-    found = dict(zip(("x",), slopes, strict=False))
-    if "w" in needs:
-        found["w"] = _weights_gradient(x, gathered)
-    return found
+    found = reduce_scatter_gradients_operator(grad, x, w, group, "x" in needs, "w" in needs)
+    return dict(zip([name for name in ("x", "w") if name in needs], found, strict=True))
 
 
 @matmul_all_reduce_operator.backward
@@ -209,8 +253,20 @@ def _all_reduce_backward(
     if "x" in needs:
         found["x"] = matmul_operator(grad, w.mT, None, None, None, "", x.dtype, "")
     if "w" in needs:
-        found["w"] = _weights_gradient(x, grad)
+        found["w"] = matmul_operator(x.flatten(0, -2).mT, grad.flatten(0, -2), None, None, None, "", x.dtype, "")
     return found
+
+
+for _each in (
+    all_gather_matmul_operator,
+    gathered_products_operator,
+    matmul_reduce_scatter_operator,
+    scattered_products_operator,
+    matmul_all_reduce_operator,
+    all_gather_gradients_operator,
+    reduce_scatter_gradients_operator,
+):
+    _each.is_collective = True
 
 
 # --- what users call -----------------------------------------------------------------------------------------------

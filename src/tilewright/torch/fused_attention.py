@@ -33,16 +33,18 @@ def _empty_results(
     key_offsets: torch.Tensor | None,
     key_lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return empty results; that of tokens before heads lies in the same way, so that joining heads copies nothing."""
+    """Return empty results, the first one with its modes in the order of q's: then joining heads copies nothing."""
     kind = torch.float64 if q.dtype == torch.float64 else torch.float32
     if offsets is not None:
         tokens, heads, _ = q.shape
         return q.new_empty((tokens, heads, v.shape[-1])), q.new_empty((heads, tokens), dtype=kind)
     batch, heads, tokens, _ = q.shape
     lse = q.new_empty((batch, heads, tokens), dtype=kind)
-    if q.stride(1) < q.stride(2):
-        return q.new_empty((batch, tokens, heads, v.shape[-1])).transpose(1, 2), lse
-    return q.new_empty((batch, heads, tokens, v.shape[-1])), lse
+    if q.stride(1) >= q.stride(2):
+        return q.new_empty((batch, heads, tokens, v.shape[-1])), lse
+    if q.stride(0) < q.stride(2) and batch > 1:
+        return q.new_empty((tokens, batch, heads, v.shape[-1])).permute(1, 2, 0, 3), lse
+    return q.new_empty((batch, tokens, heads, v.shape[-1])).transpose(1, 2), lse
 
 
 @op("tilewright::attention", shape=_empty_results, vmap="loop", autocast="lower")
@@ -222,9 +224,9 @@ def attention(
 
     Arguments, types and masks are those of `tw.attention`: with `causal`, the last token is aligned with the last key.
     Tensors are (batch, heads, tokens, head), or (tokens, heads, head) with `offsets`. The result has the memory layout
-    of `query`: tokens before heads, or heads before tokens. With `return_lse` the result is a pair with
-    log(sum(exp(scores))) of each token, which has gradients too. Gradients are not differentiable. Under autocast it is
-    computed in autocast's type. CPU tensors run in the simulator.
+    of `query`: tokens before heads, also before batches, or heads before tokens. With `return_lse` the result is a pair
+    with log(sum(exp(scores))) of each token, which has gradients too. Gradients are not differentiable. Under autocast
+    it is computed in autocast's type. CPU tensors run in the simulator.
 
     Raises `ArgumentError` for anything but tensors of floats, and for arguments that do not fit together.
     """

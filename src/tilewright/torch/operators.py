@@ -60,6 +60,7 @@ class Operator(Generic[P, R]):
         self._places = {parameter.name: place for place, parameter in enumerate(parameters)}
         self._defaults = tuple([parameter.default for parameter in parameters])
         self._is_ours = name.startswith("tilewright::")
+        self.is_collective = False  # other ranks wait for a call, also for one whose results are empty
         rule = self._rule
         if rule is not None:
             self._definition.register_fake(functools.partial(_on_one_device, name, rule))
@@ -121,7 +122,8 @@ class Operator(Generic[P, R]):
 
     def _run(self, *args: Any, **keywords: Any) -> Any:
         """Compute what is asked for; for results without elements no kernel is launched."""
-        if self._rule is not None and any(isinstance(x, torch.Tensor) and x.numel() == 0 for x in args):
+        is_empty = any(isinstance(x, torch.Tensor) and x.numel() == 0 for x in args)
+        if is_empty and self._rule is not None and not self.is_collective:
             made = self._rule(*args, **keywords)
             if all(x.numel() == 0 for x in ((made,) if isinstance(made, torch.Tensor) else made)):
                 return made

@@ -224,7 +224,11 @@ def _gradients_of_product(
             left, right = a.reshape(-1, a.shape[-1]).mT, slope.reshape(-1, slope.shape[-1])
         else:
             left, right = a.mT, slope
-        found["b"] = _summed(matmul_operator(left, right, None, None, None, "", b.dtype, precision), b)
+        if b.stride(-2) == 1 < b.stride(-1):  # else a weight that was passed transposed copies its gradient
+            made = matmul_operator(right.mT, left.mT, None, None, None, "", b.dtype, precision).mT
+        else:
+            made = matmul_operator(left, right, None, None, None, "", b.dtype, precision)
+        found["b"] = _summed(made, b)
     return found
 
 

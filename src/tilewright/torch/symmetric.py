@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from tilewright import distributed
+from tilewright.distributed.copies import keeping
+from tilewright.distributed.products import send, send_beside
 from tilewright.errors import ArgumentError, DeviceError
 
 _MOST_BUFFERS = 16  # of a group: kinds of calls whose memory is kept
@@ -155,6 +157,30 @@ def scattered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | No
     buffer = own.buffer("scatter", (rows.shape[0] // own.size, columns), x.dtype)
     distributed.matmul_reduce_scatter(rows, w, _rows(y), buffer)
     return y
+
+
+def rows_beside(x: torch.Tensor, group: Any, launch: Callable[[], None], *, are_gathered: bool) -> torch.Tensor | None:
+    """Return the rows of all ranks, which come while what `launch` launches is computed.
+
+    `are_gathered` says that it is `gathered` of x, so that only the rank's own rows are missing. The rows lie in slots,
+    for launches that follow on the stream until the next `gathered` of this kind. Return None, with nothing launched,
+    where the group has no symmetric memory.
+    """
+    own = _group(x, group)
+    if own is None or 0 in x.shape:
+        return None
+    rows = _rows(x).contiguous()
+    buffer = own.buffer("gather", (rows.shape[0], rows.shape[1]), x.dtype)
+    if are_gathered:
+        with keeping(buffer) as is_kept:
+            launch()
+        if not is_kept():
+            send(rows, buffer, [own.rank])
+    else:
+        with buffer:
+            send_beside(rows, buffer, launch)
+    found: torch.Tensor = torch.as_tensor(buffer.slots()).reshape(-1, rows.shape[1])
+    return found
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
