@@ -74,13 +74,14 @@ def send(x: Any, buffer: ExchangeBuffer, readers: Sequence[int], copy: Callable[
             buffer.tell([reader])
 
 
-def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
-    """Compute out = (sum over ranks of x @ w)[rows of this rank], and return `out`.
+def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, residual: Any = None) -> Any:
+    """Compute out = (sum over ranks of x @ w)[rows of this rank] + residual, and return `out`.
 
     x is (size * M, K), w is (K, N), of each rank its own part of K, and `out` is (M, N): rank r gets rows r * M to
     (r + 1) * M. `buffer` is an `ExchangeBuffer(group, (M, N), dtype)`, where `dtype` is that in which products travel:
     tw.float32, or the type of `out`, which takes less time. The products for the other ranks are written to their
-    memory as they are computed, the rank's own last. Sums are in float32, and have the same bits in each run.
+    memory as they are computed, the rank's own last. Sums are in float32, and have the same bits in each run. The
+    residual has the shape and the type of `out`, and is the rank's own.
 
     >>> import numpy as np, tilewright as tw
     >>> def main(rank):
@@ -97,8 +98,13 @@ def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> A
     rows = _rows_of_rank(name, x, buffer)
     _product(name, (rows, _matrix(name, "x", x).shape[1]), w, out)
     _demand_buffer(name, buffer, (rows, _matrix(name, "w", w).shape[1]), None, out)
+    if residual is not None:
+        given, made = _matrix(name, "residual", residual), _matrix(name, "out", out)
+        if (given.shape, given.dtype) != (made.shape, made.dtype):
+            what = f"{shown(given.shape)} of {given.dtype}, and out {shown(made.shape)} of {made.dtype}"
+            raise ArgumentError(f"{name}: residual is {what}")
     with buffer:
-        _reduce(x, w, rows, [out.reshape(-1)], buffer)
+        _reduce(x, w, rows, [out.reshape(-1)], buffer, residual)
     return out
 
 
@@ -136,11 +142,11 @@ def matmul_all_reduce(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, results:
     return out
 
 
-def _reduce(x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeBuffer) -> None:
+def _reduce(x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeBuffer, residual: Any = None) -> None:
     """Write the rank's products to the ranks whose rows they are, and add up those that come to the targets."""
     columns = buffer.shape[1]
     own = targets[0].reshape(rows, columns)
-    if buffer.size > 1 and _is_alike(buffer, own) and multiply_scattered(x, w, own, buffer.exchange(1)):
+    if buffer.size > 1 and _is_alike(buffer, own) and multiply_scattered(x, w, own, buffer.exchange(1), residual):
         if targets[1:]:
             push[_blocks(rows * columns), THREADS](list(targets[1:]), targets[0])
         return
@@ -150,7 +156,8 @@ def _reduce(x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeB
         matmul(x[reader * rows : (reader + 1) * rows], w, out=part)
         buffer.tell([reader])
     buffer.wait(buffer.ring(0), buffer.size, -(-rows // rows_of_parts(rows)))
-    add[_blocks(rows * columns), THREADS](list(targets), buffer.slots())
+    more = [] if residual is None else [residual.reshape(-1)]
+    add[_blocks(rows * columns), THREADS](list(targets), buffer.slots(), more)
 
 
 def _is_alike(buffer: ExchangeBuffer, array: Any) -> bool:

@@ -30,10 +30,10 @@ def matmul_scattered(D, A, B, slots, arrived, flags, told, counters, rank, numbe
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 
     P[m, n, r] = sum over k of A[m, k, r] * B[n, k] goes to `slots`, matrices in the memory of the other ranks r, those
-    behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks. `rows` of them
-    are told of at once. `flags` are what the other ranks wait for, in the order of the slots, and `told` what this one
-    waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each
-    slot.
+    behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks, and whatever
+    else is added. `rows` of them are told of at once. `flags` are what the other ranks wait for, in the order of the
+    slots, and `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters`
+    has a zero for each part of each slot.
     """
     m, _, k = plan.tile
     B = once_if_shared(B)

@@ -141,11 +141,11 @@ def multiply_gathered(x: Any, w: Any, out: Any, part: tuple[int, int], exchange:
     return True
 
 
-def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange) -> bool:
-    """Compute out = (the sum over ranks of x @ w)[rows of this rank], and send the other ranks theirs.
+def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange, residual: Any = None) -> bool:
+    """Compute out = (the sum over ranks of x @ w)[rows of this rank] + residual, and send the other ranks theirs.
 
-    x is (ranks * M, K), w (K, N) and `out` (M, N), contiguous but for w; sums travel in the type of `out`. Return
-    False, with nothing done, where no kernel does this in one launch.
+    x is (ranks * M, K), w (K, N), `out` and `residual` (M, N), contiguous but for w; sums travel in the type of `out`.
+    Return False, with nothing done, where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, columns), depth = d_info.shape, a_info.shape[1]
@@ -157,7 +157,8 @@ def multiply_scattered(x: Any, w: Any, out: Any, exchange: Exchange) -> bool:
     launcher, plan = found
     slots = [slot.reshape(rows, columns, 1) for slot in exchange.slots]
     others = [rank for rank in range(exchange.size) if rank != exchange.rank]
-    arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
+    added = [exchange.arrived[rank] for rank in others] + ([] if residual is None else [residual])
+    arrived = [each.reshape(rows, columns, 1) for each in added]
     launcher(
         d.view(), a.view(), b.view(), slots, arrived, list(exchange.flags), exchange.told, exchange.counters,
         exchange.rank, exchange.number, rows_of_parts(rows), plan,

@@ -139,8 +139,13 @@ def gathered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | Non
     return y
 
 
-def scattered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | None:
-    """Return this rank's rows of the sum of all ranks' products, None where the group has no symmetric memory."""
+def scattered(
+    x: torch.Tensor, w: torch.Tensor, group: Any, residual: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """Return this rank's rows of the sum of all ranks' products, None where the group has no symmetric memory.
+
+    The residual is added to them.
+    """
     own = _group(x, group)
     columns = w.shape[1]
     if own is None or columns == 0 or 0 in x.shape[:-1]:
@@ -150,7 +155,8 @@ def scattered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | No
     rows = x.reshape(-1, x.shape[-1]).contiguous()
     y = x.new_empty(x.shape[0] // own.size, *x.shape[1:-1], columns)
     buffer = own.buffer("scatter", (rows.shape[0] // own.size, columns), x.dtype)
-    distributed.matmul_reduce_scatter(rows, w, y.view(-1, columns), buffer)
+    more = None if residual is None else residual.reshape(-1, columns).contiguous()
+    distributed.matmul_reduce_scatter(rows, w, y.view(-1, columns), buffer, more)
     return y
 
 

@@ -108,7 +108,9 @@ def scatters(
             tw.distributed.matmul_all_reduce(given, columns, out, buffer, results)
         else:
             out, expected = np.full((m, n), np.nan, np.float32), expected[rank.rank * m : (rank.rank + 1) * m]
-            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer)
+            residual = None if call % 2 == 0 else random.integers(-3, 4, (m, n)).astype(np.float32) + rank.rank
+            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer, residual)
+            expected = expected + (0 if residual is None else residual)
         is_right = is_right and np.array_equal(out, expected)
     return is_right
 
