@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,54 @@ def test_gradients_of_simulated_ranks(calls: Any, operator: Any, monkeypatch: py
         return compared
 
     assert tw.simulate(ranks=2).run(main) == [6, 6]
+
+
+class Stream:
+    """A stream that writes down what it is told."""
+
+    def __init__(self, name: str, log: list[Any]) -> None:
+        self.name, self.log = name, log
+
+    def wait_event(self, event: object) -> None:
+        self.log.append((self.name, "waits for", event))
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append((self.name, "waits for", other.name))
+
+
+def test_copies_beside_a_product_are_ordered_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin behind the event, a rank is told behind its copy, and what follows on the main stream waits."""
+    log: list[Any] = []
+    current = [Stream("main", log)]
+
+    @contextmanager
+    def on(stream: Stream) -> Iterator[None]:
+        current.append(stream)
+        yield
+        current.pop()
+
+    class Buffer:
+        rank = 1
+
+        def slot(self, reader: int, sender: int) -> Any:
+            log.append((current[-1].name, "copies to", reader))
+            return torch.zeros(6)
+
+        def tell(self, readers: list[int]) -> None:
+            log.append((current[-1].name, "tells", readers))
+
+    monkeypatch.setattr(symmetric, "_sides", {})
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: Stream("side", log))
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    symmetric._send_beside(torch.ones(2, 3), Buffer(), [0, 1], "event")  # type: ignore[arg-type]
+    assert log == [
+        ("side", "waits for", "event"),
+        ("side", "copies to", 0),
+        ("side", "tells", [0]),
+        ("side", "copies to", 1),
+        ("main", "waits for", "side"),
+    ]
 
 
 def test_groups_without_gpus_are_refused(tmp_path: Path) -> None:
