@@ -147,12 +147,12 @@ class Overlapped(torch.nn.Module):
         # Divided first: of gradients that are joined along heads, torch.compile makes two passes.
         q, k, v = (part.unflatten(-1, (-1, self.s.head)).permute(1, 2, 0, 3) for part in both.split(self.parts, -1))
         mixed = tw.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + tw.torch.matmul_reduce_scatter(mixed.permute(2, 0, 1, 3).flatten(-2), self.o.mT)
+        x = tw.torch.matmul_reduce_scatter(mixed.permute(2, 0, 1, 3).flatten(-2), self.o.mT, residual=x)
         hidden = tw.torch.all_gather_matmul(
             tw.torch.rms_norm(x, (self.s.width,), self.after, self.eps), self.gate_up.mT
         )
         gate, up = hidden.chunk(2, -1)
-        return x + tw.torch.matmul_reduce_scatter(F.silu(gate) * up, self.down.mT)
+        return tw.torch.matmul_reduce_scatter(F.silu(gate) * up, self.down.mT, residual=x)
 
 
 def ways(s: Sizes, on_gpu: bool) -> tuple[dict[str, Call], dict[str, Call]]:

@@ -71,6 +71,11 @@ def scatters(rank: int, size: int, group: Any) -> None:
         whole = sum(a @ b for a, b in zip(x, w, strict=True))
         y = tw.torch.matmul_reduce_scatter(x[rank], w[rank], group)
         near(y, whole.chunk(size)[rank])
+        more = numbers(*y.shape, seed=31 + rank).requires_grad_()
+        sums = tw.torch.matmul_reduce_scatter(x[rank], w[rank], group, residual=more)
+        near(sums, y + more)
+        for inputs in ((x[rank], more), (more,)):  # without x and w nothing is exchanged
+            near(torch.autograd.grad(sums, inputs, torch.ones_like(sums), retain_graph=True)[-1], torch.ones_like(more))
         slopes = numbers(*whole.shape, seed=30)
         found = torch.autograd.grad(y, (x[rank], w[rank]), slopes.chunk(size)[rank])
         expected = torch.autograd.grad(whole, (x[rank], w[rank]), slopes, retain_graph=True)
@@ -127,6 +132,9 @@ def refused(rank: int, size: int, group: Any) -> None:
     fails("x has the shape (4, 4) and w (3, 4)" if size == 2 else "and w (3, 4)",
           lambda: tw.torch.all_gather_matmul(x, torch.ones(3, 4), group))  # fmt: skip
     fails("ranks do not divide", lambda: tw.torch.matmul_reduce_scatter(x[1:], torch.ones(4, 3), group))
+    fails("residual is (4, 3) of torch.float32, and the result (2, 3)",
+          lambda: tw.torch.matmul_reduce_scatter(x[:1].repeat(2 * size, 1), x[:1, :3].repeat(4, 1), group,
+                                                 residual=torch.ones(4, 3)))  # fmt: skip
     fails("x is torch.int32", lambda: tw.torch.matmul_all_reduce(x.int(), torch.ones(4, 3), group))
     fails("x is torch.float32 and w is torch.float16", lambda: tw.torch.all_gather_matmul(x, x.T.half(), group))
     fails("group is 'mesh'", lambda: tw.torch.all_gather_matmul(x, x.T, "mesh"))

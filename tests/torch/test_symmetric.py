@@ -64,8 +64,10 @@ def test_scattered_sums_of_simulated_ranks(depths: tuple[int, int], monkeypatch:
     expected = sum((a @ b for a, b in zip(x, w, strict=True)), torch.zeros(4, 2, 8, dtype=torch.float16))
 
     def main(rank: Rank) -> bool:
-        y = symmetric.scattered(x[rank.rank], w[rank.rank], Simulated(rank))
-        return y is not None and torch.equal(y, expected.chunk(2)[rank.rank])
+        own, more = Simulated(rank), numbers(20 + rank.rank, 2, 2, 8)
+        found = [symmetric.scattered(x[rank.rank], w[rank.rank], own, residual) for residual in (None, more)]
+        mine = expected.chunk(2)[rank.rank]
+        return torch.equal(found[0], mine) and torch.equal(found[1], mine + more)
 
     assert tw.simulate(ranks=2).run(main) == [True, True]
 

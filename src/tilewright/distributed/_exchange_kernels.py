@@ -51,12 +51,14 @@ def await_ranks(flag, first, count, parts, number):
 
 
 @tw.kernel
-def add(targets, parts):
-    """Compute target[i] = sum over r of parts[r, i], in the order of r and at least in float32, for each target."""
+def add(targets, parts, more):
+    """Compute target[i] = sum over r of parts[r, i] + those of `more`, in this order and at least in float32."""
     sums = parts.dtype if parts.dtype.bits >= 32 else tw.float32
     for i in range(tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x, parts.shape[1], tw.grid_dim.x * tw.block_dim.x):
         total = parts[0, i].to(sums)
         for rank in range(1, parts.shape[0]):
             total += parts[rank, i].to(sums)
+        for one in more:
+            total += one[i].to(sums)
         for target in targets:
             target[i] = total.to(target.dtype)

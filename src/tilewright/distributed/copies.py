@@ -6,8 +6,7 @@ time of the host, so small parts are the kernel's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import prod
 from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 
@@ -32,20 +31,14 @@ class Sender:
 
     def __init__(self, copies: CopyStream, stream_of: StreamGetter, bytes: int, staging: Any = None) -> None:
         self.staging = staging
-        self.keeps = False  # whether the array goes to the rank's own slot too
-        self.kept = 0  # the last call in which it did
         self._copies, self._stream_of, self._bytes = copies, stream_of, bytes
         self._places: dict[int, list[Place]] = {}  # of copies, by the parity of calls
-        self._own: dict[int, tuple[int, int]] = {}  # the rank's own slot and its bytes, by the parity of calls
 
     def learn(self, exchange: Exchange) -> None:
         """Look up where the parts of a call go; every other call takes the same places."""
         if exchange.number % 2 not in self._places:
             found = places_of(exchange, self._bytes, is_staged=self.staging is not None)
-            own = describe(exchange.arrived[exchange.rank])
-            assert own is not None
             self._places[exchange.number % 2] = found
-            self._own[exchange.number % 2] = own.pointer, own.size * own.dtype.bytes
 
     def beside(self, launch: Callable[[], bool | None], source: int, number: int) -> bool:
         """Launch, and send beside it: what lies at `source`, or what is staged. Return whether it was launched."""
@@ -60,25 +53,7 @@ class Sender:
         return is_launched
 
     def _send(self, source: int, number: int) -> None:
-        copies = [Copy(to, source + begin, *rest, number) for to, begin, rest in self._places[number % 2]]
-        if self.keeps:
-            slot, bytes = self._own[number % 2]
-            copies.append(Copy(slot, source, bytes, 0, 0, number))
-            self.kept = number
-        self._copies.put(copies)
-
-
-@contextmanager
-def keeping(buffer: ExchangeBuffer) -> Iterator[Callable[[], bool]]:
-    """Let what is gathered go to the rank's own slot too; yield what tells whether that was done in the last call."""
-    known = buffer.senders.get(False)
-    if known is not None:
-        known.keeps = True
-    try:
-        yield lambda: known is not None and known.kept == buffer.calls
-    finally:
-        if known is not None:
-            known.keeps = False
+        self._copies.put([Copy(to, source + begin, *rest, number) for to, begin, rest in self._places[number % 2]])
 
 
 def sender_for(buffer: ExchangeBuffer, array: Any, part: tuple[int, int], *, is_staged: bool = False) -> Sender | None:

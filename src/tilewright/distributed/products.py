@@ -15,7 +15,7 @@ from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 from tilewright.arguments import given, shown
 from tilewright.distributed._exchange_kernels import THREADS, TILE, add, push
 from tilewright.distributed.buffers import ExchangeBuffer
-from tilewright.distributed.copies import Sender, keeping, pointer_of, sender_for
+from tilewright.distributed.copies import Sender, pointer_of, sender_for
 from tilewright.dtypes import float32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.exchanged import gathered_launch, parts_of, rows_of_parts, scattered_launch
@@ -91,18 +91,19 @@ def send_beside(x: Any, buffer: ExchangeBuffer, launch: Callable[[], None]) -> N
         send(x, buffer, [buffer.ring(-step) for step in range(1, buffer.size + 1)])
     else:
         parts = -(-rows // part[0])
-        with keeping(buffer):
-            engine.beside(launch, pointer_of(x), buffer.calls)
+        push[_blocks(rows * depth), THREADS]([buffer.slot(buffer.rank, buffer.rank)], x.reshape(-1))
+        engine.beside(launch, pointer_of(x), buffer.calls)
     buffer.wait(buffer.ring(1), buffer.size - 1, parts)
 
 
-def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
-    """Compute out = (sum over ranks of x @ w)[rows of this rank], and return `out`.
+def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, residual: Any = None) -> Any:
+    """Compute out = (sum over ranks of x @ w)[rows of this rank] + residual, and return `out`.
 
     x is (size * M, K), w is (K, N), of each rank its own part of K, and `out` is (M, N): rank r gets rows r * M to
     (r + 1) * M. `buffer` is an `ExchangeBuffer(group, (M, N), dtype)`, where `dtype` is that in which products travel:
     tw.float32, or the type of `out`, which takes less time. The products for the other ranks are written to their
-    memory as they are computed, the rank's own last. Sums are in float32, and have the same bits in each run.
+    memory as they are computed, the rank's own last. Sums are in float32, and have the same bits in each run. The
+    residual has the shape and the type of `out`, and is the rank's own.
 
     >>> import numpy as np, tilewright as tw
     >>> def main(rank):
@@ -115,14 +116,20 @@ def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> A
     Raises `ArgumentError` for shapes and types that do not fit each other or the buffer, and for rows that the ranks do
     not divide.
     """
-    name = "matmul_reduce_scatter"
-    if _is_repeated(name, buffer, out, x, w):
+    name, added = "matmul_reduce_scatter", () if residual is None else (residual,)
+    kind = name if residual is None else f"{name} + residual"
+    if _is_repeated(kind, buffer, out, x, w, *added):
         return out
     rows = _rows_of_rank(name, x, buffer)
     _product(name, (rows, _matrix(name, "x", x).shape[1]), w, out)
     _demand_buffer(name, buffer, (rows, _matrix(name, "w", w).shape[1]), None, out)
+    if residual is not None:
+        given, made = _matrix(name, "residual", residual), _matrix(name, "out", out)
+        if (given.shape, given.dtype) != (made.shape, made.dtype):
+            what = f"{shown(given.shape)} of {given.dtype}, and out {shown(made.shape)} of {made.dtype}"
+            raise ArgumentError(f"{name}: residual is {what}")
     with buffer:
-        _reduce(name, x, w, rows, [out], buffer)
+        _reduce(kind, x, w, rows, [out], buffer, added)
     return out
 
 
@@ -160,17 +167,20 @@ def matmul_all_reduce(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, results:
     return out
 
 
-def _reduce(name: str, x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeBuffer) -> None:
+def _reduce(
+    name: str, x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeBuffer, added: Sequence[Any] = ()
+) -> None:
     """Write the rank's products to the ranks whose rows they are, and add up those that come to the targets."""
     columns = buffer.shape[1]
     own = targets[0].reshape(rows, columns)
-    is_done = _launch_again(name, buffer, (own, x, w))
+    is_done = _launch_again(name, buffer, (own, x, w, *added))
     if not is_done and buffer.size > 1 and _is_alike(buffer, own):
         engine = sender_for(buffer, own, (rows_of_parts(rows), columns), is_staged=True)
-        launch = scattered_launch(x, w, own, buffer.exchange(1), None if engine is None else engine.staging)
+        staging = None if engine is None else engine.staging
+        launch = scattered_launch(x, w, own, buffer.exchange(1), added, staging)
         is_done = launch is not None
         if launch is not None:
-            _launch(name, buffer, (own, x, w), *launch, engine)
+            _launch(name, buffer, (own, x, w, *added), *launch, engine)
     if is_done:
         if targets[1:]:
             push[_blocks(rows * columns), THREADS](list(targets[1:]), targets[0])
@@ -181,7 +191,8 @@ def _reduce(name: str, x: Any, w: Any, rows: int, targets: Sequence[Any], buffer
         matmul(x[reader * rows : (reader + 1) * rows], w, out=part)
         buffer.tell([reader])
     buffer.wait(buffer.ring(0), buffer.size, -(-rows // rows_of_parts(rows)))
-    add[_blocks(rows * columns), THREADS]([target.reshape(-1) for target in targets], buffer.slots())
+    more = [each.reshape(-1) for each in added]
+    add[_blocks(rows * columns), THREADS]([target.reshape(-1) for target in targets], buffer.slots(), more)
 
 
 # --- calls that are repeated ---------------------------------------------------------------------------------------
@@ -246,10 +257,12 @@ def _launch(
         engine.beside(launch, pointer_of(arrays[1]), buffer.calls)
     again = launcher.repeat(args)
     if again is not None:
-        _, (call, pointers, _) = buffer.met.setdefault(name, Signature(("out", "x", "w"))).read(arrays)
+        signature = buffer.met.setdefault(name, Signature(("out", "x", "w", "residual")[: len(arrays)]))
+        _, (call, pointers, _) = signature.read(arrays)
         values = tuple([value for value, _ in launcher.passed(args)])
-        assert values[:3] == pointers and values[-1] == buffer.calls, values
-        call.kernel = {**(call.kernel or {}), buffer.calls % 2: (again, values[3:-1], engine)}
+        begin = len(pointers)
+        assert values[:begin] == pointers and values[-1] == buffer.calls, values
+        call.kernel = {**(call.kernel or {}), buffer.calls % 2: (again, values[begin:-1], engine)}
 
 
 def _is_alike(buffer: ExchangeBuffer, array: Any) -> bool:

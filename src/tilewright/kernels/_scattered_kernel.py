@@ -27,17 +27,17 @@ from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGR
 
 @tw.kernel
 def matmul_scattered(
-    D, A, B, slots, arrived, flags, told, counters, rank, rows, number, is_staged: tw.constexpr, plan: tw.constexpr
+    D, A, B, more, slots, arrived, flags, told, counters, rank, rows, number, staged: tw.constexpr, plan: tw.constexpr
 ):
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 
     P[m, n, r] = sum over k of A[m, k, r] * B[n, k] goes to `slots`, matrices in the memory of the other ranks r, those
-    behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks. `rows` of them
-    are told of at once. `flags` are what the other ranks wait for, in the order of the slots, and `told` what this one
-    waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters` has a zero for each part of each
-    slot.
+    behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks; the matrices
+    `more` are added too. `rows` are told of at once. `flags` are what the other ranks wait for, in the order of the
+    slots, and `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters`
+    has a zero for each part of each slot.
 
-    With `is_staged` copy engines send: `slots` is one array of the rank's own, (M, N, other ranks), and `flags` one, of
+    With `staged` copy engines send: `slots` is one array of the rank's own, (M, N, other ranks), and `flags` one, of
     which [n, i] becomes `number` when part i for the n-th of them is complete.
     """
     m, _, k = plan.tile
@@ -60,8 +60,8 @@ def matmul_scattered(
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         parts = Parts(D.shape[:2], (rows, D.shape[1]))
-        post = Post(plan, works, parts, sD, slots, flags, counters, rank, number, is_staged)
-        results = Sums(plan, sD, D, post, Inbox(plan, arrived, told, rank, number))
+        post = Post(plan, works, parts, sD, slots, flags, counters, rank, number, staged)
+        results = Sums(plan, sD, D, post, Inbox(plan, [*arrived, *more], told, rank, number))
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
@@ -115,8 +115,8 @@ class Inbox:
 
     __tilewright_state__ = True  # `known` changes on the device
 
-    def __init__(self, plan, arrived, told, rank, number):
-        self.plan, self.arrived, self.told = plan, arrived, told
+    def __init__(self, plan, added, told, rank, number):
+        self.plan, self.added, self.told = plan, added, told
         self.rank, self.number = rank, number
         self.known = tw.int32(-1)  # the part that was found to be there last
 
@@ -136,7 +136,7 @@ class Inbox:
         thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
         for wave in tw.static_range(pieces.waves):
             for piece in tw.static_range(pieces.parts):
-                for parts in self.arrived:
+                for parts in self.added:
                     found = load_part(self.plan, thread, parts[:, :, 0], pieces.where(wave, piece))
                     count = tw.size(found)
                     for i in tw.static_range(count):

@@ -147,12 +147,14 @@ def gathered_launch(
     )  # fmt: skip
 
 
-def scattered_launch(x: Any, w: Any, out: Any, exchange: Exchange, staging: Any = None) -> Launch | None:
-    """Return what computes out = (the sum over ranks of x @ w)[rows of this rank], and sends the other ranks theirs.
+def scattered_launch(
+    x: Any, w: Any, out: Any, exchange: Exchange, added: Sequence[Any] = (), staging: Any = None
+) -> Launch | None:
+    """Return what computes out = (sum over ranks of x @ w)[rows of this rank] + `added`, and sends the others theirs.
 
-    x is (ranks * M, K), w (K, N) and `out` (M, N), contiguous but for w; sums travel in the type of `out`. With
-    `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent` tells of each part. Return
-    None where no kernel does this in one launch.
+    x is (ranks * M, K), w (K, N), `out` and each of `added` (M, N), contiguous but for w; sums travel in the type of
+    `out`. With `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent` tells of each
+    part. Return None where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, columns), depth = d_info.shape, a_info.shape[1]
@@ -168,8 +170,9 @@ def scattered_launch(x: Any, w: Any, out: Any, exchange: Exchange, staging: Any 
         slots, flags = [there.view()], [exchange.sent]
     others = [rank for rank in range(exchange.size) if rank != exchange.rank]
     arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
+    more = [each.reshape(rows, columns, 1) for each in added]
     return launcher, (
-        d.view(), a.view(), b.view(), slots, arrived, flags, exchange.told, exchange.counters,
+        d.view(), a.view(), b.view(), more, slots, arrived, flags, exchange.told, exchange.counters,
         exchange.rank, rows_of_parts(rows), exchange.number, staging is not None, plan,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ _AT_LEAST = 0  # flag of a wait: until the number there is not smaller
 class Copy(NamedTuple):
     """A copy of memory, and the flags, 32-bit numbers in memory, that order it.
 
-    It begins when `number` is at `ready`, and `number` is written to `flag` behind it; each may be 0, for nothing.
+    It begins when `number` is at `ready` (0: at once), and `number` is written to `flag` behind it.
     """
 
     target: int
@@ -29,7 +29,11 @@ class Copy(NamedTuple):
 
 
 class CopyStream:
-    """A stream of a device for copies (CUDA driver API, "Stream Memory Operations")."""
+    """A stream of a device for copies to other devices (CUDA driver API, "Stream Memory Operations").
+
+    Copies within a device are no work for it: kernels make them, and find no free multiprocessor beside one that waits
+    for the copies behind them.
+    """
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -55,8 +59,7 @@ class CopyStream:
                 if ready:
                     driver.check(cuda.cuStreamWaitValue32_v2(stream, ready, number, _AT_LEAST), "waiting for a flag")
                 driver.check(cuda.cuMemcpyDtoDAsync_v2(target, source, bytes, stream), "copying to another GPU")
-                if flag:
-                    driver.check(cuda.cuStreamWriteValue32_v2(stream, flag, number, 0), "writing a flag")
+                driver.check(cuda.cuStreamWriteValue32_v2(stream, flag, number, 0), "writing a flag")
 
     def _order(self, first: ctypes.c_void_p, then: ctypes.c_void_p) -> None:
         cuda = driver.library()

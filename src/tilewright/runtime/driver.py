@@ -39,7 +39,7 @@ _FUNCTION_MAX_DYNAMIC_SHARED = 8
 _FUNCTION_LARGE_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 
 # The statuses of a launch in a thread whose current context is none, or another device's.
-_WRONG_CONTEXT = (201, 400, 709)
+WRONG_CONTEXT = (201, 400, 709)
 _CAPTURE_MODE_RELAXED = 2
 _LOWEST_VERSION = 11080  # the first with cuLaunchKernelEx
 
@@ -278,7 +278,7 @@ class Function:
         A thread that has no context keeps the device's primary context from here on, so that its next
         launch needs no second try. A thread in another context gets that one back.
         """
-        if status not in _WRONG_CONTEXT:
+        if status not in WRONG_CONTEXT:
             return status
         cuda = library()
         if current_context() is None:

@@ -40,9 +40,8 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
     start = -ctypes.addressof(memory) % MAP_ALIGNMENT
     size, rank = map.dtype.bytes, map.rank
     steps = map.steps or (1,) * rank
-    place = ctypes.addressof(memory) + start
-    status = _function(map, cuda)(
-        place,
+    arguments = (
+        ctypes.addressof(memory) + start,
         element_code(map),
         rank,
         address,
@@ -55,6 +54,10 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
         _PROMOTED_TO_128_BYTES,
         int(map.nan),
     )
+    status = _function(map, cuda)(*arguments)
+    if status in driver.WRONG_CONTEXT:  # of a thread that has none, as the one that computes gradients at first
+        with driver.device_context(driver.ordinal_of_pointer(address)):
+            status = _function(map, cuda)(*arguments)
     details = [
         f"at {address:#x}, extents {values.extents}, strides {values.strides}, box {map.box} of {map.dtype}, "
         f"swizzle of {map.swizzle} bytes"

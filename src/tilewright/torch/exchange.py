@@ -110,7 +110,9 @@ def _gathered_shapes(
     return [rows, *(_gathered_shape(x, w, group) for w in weights)]
 
 
-def _scattered_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+def _scattered_shape(
+    x: torch.Tensor, w: torch.Tensor, group: str, residual: torch.Tensor | None = None
+) -> torch.Tensor:
     return x.new_empty((x.shape[0] // _group_of(group).size(), *x.shape[1:-1], w.shape[1]))
 
 
@@ -140,10 +142,15 @@ def gathered_products_operator(
 
 
 @op("tilewright::matmul_reduce_scatter", shape=_scattered_shape, autocast="lower")
-def matmul_reduce_scatter_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+def matmul_reduce_scatter_operator(
+    x: torch.Tensor, w: torch.Tensor, group: str, residual: torch.Tensor | None = None
+) -> torch.Tensor:
     """Multiply, and give each rank its rows of the sum: the operator under `tw.torch.matmul_reduce_scatter`."""
-    found = symmetric.scattered(x, w, _group_of(group))
-    return _scattered_products([x], [w], [None], _group_of(group)) if found is None else found
+    found = symmetric.scattered(x, w, _group_of(group), residual)
+    if found is not None:
+        return found
+    found = _scattered_products([x], [w], [None], _group_of(group))
+    return found if residual is None else found.add_(residual)
 
 
 @op("tilewright::scattered_products", shape=_sum_shape)
@@ -241,8 +248,9 @@ def _all_gather_backward(
 def _reduce_scatter_backward(
     grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, needs: frozenset[str]
 ) -> dict[str, torch.Tensor]:
-    found = reduce_scatter_gradients_operator(grad, x, w, group, "x" in needs, "w" in needs)
-    return dict(zip([name for name in ("x", "w") if name in needs], found, strict=True))
+    names = [name for name in ("x", "w") if name in needs]
+    found = reduce_scatter_gradients_operator(grad, x, w, group, "x" in names, "w" in names) if names else []
+    return dict(zip(names, found, strict=True)) | {name: grad for name in needs if name == "residual"}
 
 
 @matmul_all_reduce_operator.backward
@@ -295,14 +303,16 @@ def all_gather_matmul(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> to
     return all_gather_matmul_operator(x, w, name)
 
 
-def matmul_reduce_scatter(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """Return this rank's rows of the sum of all ranks' x @ w, with gradients.
+def matmul_reduce_scatter(
+    x: torch.Tensor, w: torch.Tensor, group: Any = None, residual: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return this rank's rows of the sum of all ranks' x @ w, plus a residual, with gradients.
 
     `x` (rows, ..., K) and `w` (K, N) are the rank's own: a part of K, as of a weight that is divided by rows; K may
     differ between ranks. The first mode of `x` is divided by the ranks, and the result is (rows / ranks, ..., N). Each
     rank computes the other ranks' rows first and sends them, in the type of the result, while it computes the next.
     Parts are added in the order of the ranks, so that the result is bitwise reproducible. The gradient of `x` is an
-    `all_gather_matmul`.
+    `all_gather_matmul`. `residual` has the shape of the result, and is the rank's own.
 
     >>> import tempfile, torch, tilewright as tw
     >>> _ = tempfile.TemporaryDirectory()
@@ -315,7 +325,15 @@ def matmul_reduce_scatter(x: torch.Tensor, w: torch.Tensor, group: Any = None) -
     """
     shape = (*x.shape[:-1], *w.shape[1:]) if isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor) else ()
     name = _checked("matmul_reduce_scatter", x, w, group, shape, divides=True)
-    return matmul_reduce_scatter_operator(x, w, name)
+    if residual is not None:
+        expected = (x.shape[0] // _group_of(name).size(), *shape[1:])
+        if tuple(residual.shape) != expected or (
+            residual.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type)
+        ):
+            raise ArgumentError(
+                f"residual is {tuple(residual.shape)} of {residual.dtype}, and the result {expected} of {x.dtype}"
+            )
+    return matmul_reduce_scatter_operator(x, w, name, residual)
 
 
 def matmul_all_reduce(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> torch.Tensor:

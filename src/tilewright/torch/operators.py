@@ -60,7 +60,7 @@ class Operator(Generic[P, R]):
         self._places = {parameter.name: place for place, parameter in enumerate(parameters)}
         self._defaults = tuple([parameter.default for parameter in parameters])
         self._is_ours = name.startswith("tilewright::")
-        self.is_collective = False  # other ranks wait for a call, also for one whose results are empty
+        self.is_collective: bool = False  # other ranks wait for a call, also for one whose results are empty
         rule = self._rule
         if rule is not None:
             self._definition.register_fake(functools.partial(_on_one_device, name, rule))

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from tilewright import distributed
-from tilewright.distributed.copies import keeping
 from tilewright.distributed.products import send, send_beside
 from tilewright.errors import ArgumentError, DeviceError
 
@@ -144,8 +143,13 @@ def gathered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | Non
     return y
 
 
-def scattered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | None:
-    """Return this rank's rows of the sum of all ranks' products, None where the group has no symmetric memory."""
+def scattered(
+    x: torch.Tensor, w: torch.Tensor, group: Any, residual: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """Return this rank's rows of the sum of all ranks' products, None where the group has no symmetric memory.
+
+    The residual is added to them.
+    """
     own = _group(x, group)
     columns = w.shape[1]
     if own is None or columns == 0 or 0 in x.shape[:-1]:
@@ -155,7 +159,8 @@ def scattered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | No
     rows = _rows(x).contiguous()
     y = x.new_empty(x.shape[0] // own.size, *x.shape[1:-1], columns)
     buffer = own.buffer("scatter", (rows.shape[0] // own.size, columns), x.dtype)
-    distributed.matmul_reduce_scatter(rows, w, _rows(y), buffer)
+    more = None if residual is None else residual.reshape(-1, columns).contiguous()
+    distributed.matmul_reduce_scatter(rows, w, _rows(y), buffer, more)
     return y
 
 
@@ -172,10 +177,8 @@ def rows_beside(x: torch.Tensor, group: Any, launch: Callable[[], None], *, are_
     rows = _rows(x).contiguous()
     buffer = own.buffer("gather", (rows.shape[0], rows.shape[1]), x.dtype)
     if are_gathered:
-        with keeping(buffer) as is_kept:
-            launch()
-        if not is_kept():
-            send(rows, buffer, [own.rank])
+        launch()
+        send(rows, buffer, [own.rank])
     else:
         with buffer:
             send_beside(rows, buffer, launch)

@@ -146,7 +146,7 @@ def test_a_kernel_stages_what_is_sent(configuration: Any) -> None:
     staging, out = np.full((ranks - 1, m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
     with only(configuration, "SCATTERED"), tw.simulate():
         a, b = (array.astype(np.float16) for array in (x, w))
-        launch = scattered_launch(a, b, out, exchange, staging)
+        launch = scattered_launch(a, b, out, exchange, staging=staging)
         assert launch is not None
         launcher, args = launch
         launcher(*args)

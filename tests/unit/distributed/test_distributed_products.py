@@ -219,6 +219,15 @@ def test_rows_that_the_ranks_do_not_divide_are_refused() -> None:
     refused(main, "x has 17 rows, which 2 ranks do not divide")
 
 
+def test_a_residual_of_another_shape_is_refused() -> None:
+    def main(rank: Rank) -> None:
+        buffer = tw.distributed.ExchangeBuffer(rank, (M, N), np.float32)
+        x, w, out = (np.zeros(shape, np.float32) for shape in ((2 * M, K), (K, N), (M, N)))
+        tw.distributed.matmul_reduce_scatter(x, w, out, buffer, np.zeros((2 * M, N), np.float32))
+
+    refused(main, rf"residual is \({2 * M}, {N}\) of float32, and out \({M}, {N}\) of float32")
+
+
 def test_ranks_of_different_shapes_are_refused() -> None:
     refused(
         lambda rank: tw.distributed.ExchangeBuffer(rank, (M + 64 * rank.rank, K), np.float32),

@@ -108,7 +108,9 @@ def scatters(
             tw.distributed.matmul_all_reduce(given, columns, out, buffer, results)
         else:
             out, expected = np.full((m, n), np.nan, np.float32), expected[rank.rank * m : (rank.rank + 1) * m]
-            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer)
+            residual = None if call % 2 == 0 else random.integers(-3, 4, (m, n)).astype(np.float32) + rank.rank
+            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer, residual)
+            expected = expected + (0 if residual is None else residual)
         is_right = is_right and np.array_equal(out, expected)
     return is_right
 
@@ -298,7 +300,7 @@ def test_nothing_spills(family: RingFamily, problem: Problem, configuration: Hop
     exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero
     launcher, plan = family.launch(problem, configuration, H200)
     if family is exchanged.SCATTERED:
-        arguments: tuple[Any, ...] = (d, several, b, [d], [d], *exchange, 1024, zero, False, plan)
+        arguments: tuple[Any, ...] = (d, several, b, [], [d], [d], *exchange, 1024, zero, False, plan)
     else:
         arguments = (d, own, b, several, [own], *exchange, (1024, k), zero, plan)
     with warnings.catch_warnings():

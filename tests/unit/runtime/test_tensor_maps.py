@@ -148,6 +148,22 @@ def test_what_the_driver_refuses(exchange: tw.Kernel, encoder: Encoder, seen: li
     assert not seen
 
 
+def test_a_thread_without_a_context(
+    exchange: tw.Kernel, encoder: Encoder, fake_cuda: FakeCuda, seen: list[tuple[Any, ...]]
+) -> None:
+    """As that which computes gradients: maps are encoded in the context of the device that has the array."""
+    refusing = Encoder()
+
+    def encode_in_context(*args: Any) -> int:
+        refusing.status = 0 if fake_cuda.current else 201
+        return refusing(*args)
+
+    fake_cuda.cuTensorMapEncodeTiled = encode_in_context  # type: ignore[attr-defined]
+    fake_cuda.current = []
+    exchange[1, 32](half((64, 64), 4096), half((64, 64), 1 << 20), 0, SWIZZLED)
+    assert len(refusing.calls) == 4 and len(seen) == 1 and not fake_cuda.current
+
+
 def test_bits_are_encoded_as_unsigned(encoder: Encoder) -> None:
     """One map for what is combined bit by bit, another one for what is stored or combined as numbers."""
 
