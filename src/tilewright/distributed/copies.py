@@ -1,7 +1,7 @@
 """What copy engines do for products over several GPUs: they send large parts, beside the kernel that multiplies.
 
 Warps that copy, and stores to another GPU's memory, cost a kernel of 740 us some 30 to 70 us on two H200s. A copy takes
-time of the host, so small parts are the kernel's.
+time of the host, so small parts are the kernel's, and so is what goes in one part.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def sender_for(buffer: ExchangeBuffer, array: Any, part: tuple[int, int], *, is_
     """Return what sends parts of a call's data, which is as `array`, None where the kernel does."""
     bytes = prod(part) * buffer.dtype.bytes
     info, adapter = describe(array), adapter_for(array)
-    if bytes < _LEAST or part[1] != buffer.shape[1] or info is None or adapter is None:
+    is_one = part[0] >= buffer.shape[0]  # then nothing goes on beside its copy
+    if bytes < _LEAST or is_one or part[1] != buffer.shape[1] or info is None or adapter is None:
         return None
     if isinstance(info.device, str) or adapter.current_stream is None:
         return None

@@ -104,10 +104,14 @@ def use_symmetric_memory(group: Any = None, enabled: bool = True) -> None:
     """Let the products of a process group exchange their parts by symmetric memory, or (`enabled=False`) by NCCL again.
 
     It concerns `tw.torch.all_gather_matmul`, `matmul_reduce_scatter` and their gradients on tensors of float16 and
-    bfloat16: kernels write to the memory of the other GPUs, and tiles wait for their own part in place of all parts of
-    a rank. Results are the same up to the rounding of sums. All ranks of the group call it, and then make their calls
-    on one stream each. In a CUDA graph that is being captured, products go by NCCL. The memory of the last 16 kinds of
-    calls is kept: two slots for each rank, of the shape of what is sent.
+    bfloat16: copy engines and kernels write to the memory of the other GPUs, and tiles wait for their own part in place
+    of all parts of a rank. Results are the same up to the rounding of sums. All ranks of the group call it, and then
+    make their calls on one stream each. In a CUDA graph that is being captured, products go by NCCL. The memory of the
+    last 16 kinds of calls is kept: two slots for each rank, of the shape of what is sent, and the sums for the others.
+
+    A kernel that waits for another rank holds all multiprocessors. A collective of NCCL that runs on another stream at
+    the same time, such as a prefetch of FSDP, may find none on one rank while it holds some on another: then neither
+    ends. Let the stream of the products wait for such collectives first.
 
     Raises `ArgumentError` and `DeviceError` as `tw.torch.SymmetricGroup`.
     """
