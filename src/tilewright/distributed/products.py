@@ -26,6 +26,7 @@ from tilewright.runtime.plan import NOT_ASKED, Signature
 from tilewright.runtime.replays import quicken
 
 _BLOCKS = 64  # of the kernels that move and add: fewer than multiprocessors, so that products run beside them
+_ALONE = 1024  # of one beside which nothing runs
 
 
 def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
@@ -76,7 +77,8 @@ def send(x: Any, buffer: ExchangeBuffer, readers: Sequence[int]) -> None:
     """Copy x to the rank's slot at each of the readers, and tell the other ranks among them when it is there."""
     flat = x.reshape(-1)
     for reader in readers:
-        push[_blocks(flat.shape[0]), THREADS]([buffer.slot(reader, buffer.rank)], flat)
+        blocks = _blocks(flat.shape[0], _ALONE if reader == buffer.rank else _BLOCKS)
+        push[blocks, THREADS]([buffer.slot(reader, buffer.rank)], flat)
         if reader != buffer.rank:
             buffer.tell([reader])
 
@@ -91,7 +93,7 @@ def send_beside(x: Any, buffer: ExchangeBuffer, launch: Callable[[], None]) -> N
         send(x, buffer, [buffer.ring(-step) for step in range(1, buffer.size + 1)])
     else:
         parts = -(-rows // part[0])
-        push[_blocks(rows * depth), THREADS]([buffer.slot(buffer.rank, buffer.rank)], x.reshape(-1))
+        send(x, buffer, [buffer.rank])
         engine.beside(launch, pointer_of(x), buffer.calls)
     buffer.wait(buffer.ring(1), buffer.size - 1, parts)
 
@@ -271,8 +273,8 @@ def _is_alike(buffer: ExchangeBuffer, array: Any) -> bool:
     return info is not None and info.dtype is buffer.dtype
 
 
-def _blocks(elements: int) -> int:
-    return min(_BLOCKS, -(-elements // TILE))
+def _blocks(elements: int, most: int = _BLOCKS) -> int:
+    return min(most, -(-elements // TILE))
 
 
 # --- what is refused -------------------------------------------------------------------------------------------
