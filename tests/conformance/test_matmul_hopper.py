@@ -17,6 +17,7 @@ from tests.helpers.one_family import only
 from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
+from tilewright.kernels import hopper
 from tilewright.kernels.hopper_plan import HopperConfiguration
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -142,6 +143,17 @@ QUICK = (
 @pytest.mark.spread(4)
 def test_products(backend: Backend, name: str) -> None:
     case = CASES[name]
+    a, b = operands(case)
+    same(compute(backend, case, a, b), product(a, b))
+
+
+@pytest.mark.parametrize("name", ["swapped, a part stays in L2", "splits"])
+def test_a_part_stays_in_the_second_level_cache(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of matrices that are larger than what L2 may keep of them: some of the loads say that they leave first."""
+    case = CASES.get(name) or Case((5, 264, 520), (8, 128, 64), 2, more=SWAPPED)
+    monkeypatch.setattr(hopper, "_KEPT", 0.001)
     a, b = operands(case)
     same(compute(backend, case, a, b), product(a, b))
 

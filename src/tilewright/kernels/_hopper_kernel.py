@@ -8,7 +8,7 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
 from tilewright.kernels._hopper_results_kernel import Results, results_buffer
-from tilewright.kernels.hopper_plan import CONSUMERS, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
 
 CONSUMER_REGISTERS = 232
 
@@ -178,17 +178,27 @@ def alternating_tile(plan, matrix, extents, place):
     return tw.local_tile(alternating, tile, where, guard=True)[:, :, :, :, 0]
 
 
+@tw.function
+def load(tile, smem, full, k_tile, kept):
+    """Begin to copy a tile to a stage; of 16 along K all but `kept` are the first to leave L2, if that is a number."""
+    if kept is None:
+        tw.copy(tw.atoms.SM90_TMA_LOAD, tile, smem, barrier=full)
+    elif k_tile % KEPT_OF < kept:
+        tw.copy(tw.atoms.SM90_TMA_LOAD, tile, smem, barrier=full)
+    else:
+        tw.copy(tw.atoms.SM90_TMA_LOAD.with_policy("evict_first"), tile, smem, barrier=full)
+
+
 def bring_rows(plan, matrix, smem, place, full):
     """Begin to copy a tile of rows to a stage."""
     (m, _, k), (row, k_tile, batch), halves = plan.tile, place, halves_of(matrix)
     if len(halves) > 1 and plan.alternates:
-        tw.copy(tw.atoms.SM90_TMA_LOAD, alternating_tile(plan, matrix, (m, k), place), smem, barrier=full)
+        load(alternating_tile(plan, matrix, (m, k), place), smem, full, k_tile, plan.kept[0])
         return
     part = m // len(halves), k
     for number, half in enumerate(halves):
         ours = smem if len(halves) == 1 else tw.local_tile(smem, part, (number, 0))
-        tile = tile_of(plan, matrix, part, (row, k_tile, *half, batch))
-        tw.copy(tw.atoms.SM90_TMA_LOAD, tile, ours, barrier=full)
+        load(tile_of(plan, matrix, part, (row, k_tile, *half, batch)), ours, full, k_tile, plan.kept[0])
 
 
 def bring_columns(plan, matrix, smem, place, full, rank):
@@ -199,7 +209,7 @@ def bring_columns(plan, matrix, smem, place, full, rank):
         source = tile_of(plan, matrix, part, (every * column + rank, k_tile, *half, batch))
         ours = smem if every * len(halves) == 1 else tw.local_tile(smem, part, (every * number + rank, 0))
         if every == 1:
-            tw.copy(tw.atoms.SM90_TMA_LOAD, source, ours, barrier=full)
+            load(source, ours, full, k_tile, plan.kept[1])
         else:
             tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, source, ours, barrier=full, mask=(1 << every) - 1)
 

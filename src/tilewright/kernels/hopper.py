@@ -16,7 +16,7 @@ from functools import cache
 from types import MappingProxyType
 
 from tilewright import dtypes as t
-from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
@@ -25,6 +25,7 @@ from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
 from tilewright.kernels.hopper_plan import (
     CONSUMERS,
+    KEPT_OF,
     ROWS,
     SPARE_BYTES,
     THREADS,
@@ -126,6 +127,7 @@ _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
 # first; and a second launch. 3 us a tile is what TileLang's rates at K = 256 to 2048 show, without stores that go on.
 _START_US, _TILE_US, _LAUNCH_US = 1.5, 1.5 / (128 * 256), 2.5
+_KEPT, _FEW = 0.5, 4  # share of L2 for matrices of which a part is kept, and how often a launch may read them
 _GATHER_US = 1.0  # stores to another block, an arrival there, and a wait
 
 
@@ -212,7 +214,7 @@ class Hopper(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, HopperConfiguration), configuration
         c = configuration
-        plan = plan_for(problem, c, arch)
+        plan = replace(plan_for(problem, c, arch), kept=_kept(problem, c, arch))
         numbers: tuple[NumberUse, ...] = ()
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
@@ -276,6 +278,27 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         # which took 1.3 to 1.4 of the time of whole rows.
         if problem.b.major == "K" or tile[1] // (cluster * halves) * problem.b.dtype.bytes % ROW == 0:
             yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
+
+
+def _kept(problem: Problem, c: HopperConfiguration, arch: Arch) -> tuple[int | None, int | None]:
+    """Return of how many tiles in `KEPT_OF` the operands stay in L2, as the kernel has them; None for all.
+
+    A matrix that is read once a launch, and is larger than L2, leaves nothing of itself there for the next launch: what
+    comes last drives out what comes first. If most of it leaves first, the rest stays.
+    """
+    l2 = gpu_of(arch).l2_bytes
+    m, n, _ = c.own_tile
+    operands = [(problem.m, problem.a), (problem.columns, problem.b)][:: -1 if c.is_swapped else 1]
+    sizes = [rows * problem.k * problem.batch * x.dtype.bytes for rows, x in operands]
+    times = [-(-operands[1][0] // n), -(-operands[0][0] // m)]  # that each is read, at about the same time
+    room = _KEPT * (l2 or 0)
+    if l2 is None or sum(sizes) <= room or c.cluster > 1:
+        return None, None
+    large = [size > room / 4 for size in sizes]
+    room -= sum(size for size, is_large in zip(sizes, large, strict=True) if not is_large)
+    share = int(KEPT_OF * room / sum(size for size, is_large in zip(sizes, large, strict=True) if is_large))
+    found = [share if is_large and often <= _FEW else None for is_large, often in zip(large, times, strict=True)]
+    return found[0], found[1]
 
 
 def _is_one_part(problem: Problem, own_tile: tuple[int, int, int], is_swapped: bool) -> bool:

@@ -32,6 +32,7 @@ CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
 PRODUCER_REGISTERS = 40
 ROWS = 64  # of an instruction
+KEPT_OF = 16
 PAIRED_ROWS = 8  # a thread that has a row of an instruction has the one that is so many rows further
 SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 
@@ -93,7 +94,8 @@ class HopperPlan:
     leave by TMA (`stores_boxes`) or by `rows`, which a TMA cannot write, `smem_d` has so many such `buffers` for each
     consumer; those in ping-pong share them where each has not its own.
     `splits` parts of K go to a workspace;
-    `peers` blocks of a cluster have parts of K whose sums the first one adds up.
+    `peers` blocks of a cluster have parts of K whose sums the first one adds up. Of `KEPT_OF` tiles along K of A and of
+    B, so many are `kept` in L2 from launch to launch where that cannot hold the whole matrix; None where it can.
     """
 
     tile: tuple[int, int, int]
@@ -119,6 +121,7 @@ class HopperPlan:
     epilogue: ElementEpilogue
     bytes_of: tuple[int, int]  # of an element of A, and of D
     blocks: tuple[ScaleReads, ...] = ()
+    kept: tuple[int | None, int | None] = (None, None)
 
     def __hash__(self) -> int:
         return self._hash

@@ -309,6 +309,25 @@ def test_small_epilogues_of_short_sums_are_hidden_by_ping_pong() -> None:
     assert chosen(8192, 8192, 256).is_ping_pong
 
 
+@pytest.mark.parametrize(
+    ("extents", "tile", "kept"),
+    [
+        ((8, 14336, 4096), (8, 128, 64), (3, None)),  # 112 MiB of weights: of L2's 50 MiB 25
+        ((128, 4096, 14336), (128, 64, 64), (None, 3)),
+        ((256, 256, 65536), (128, 128, 64), (6, 6)),
+        ((64, 4096, 4096), (64, 64, 64), (None, None)),  # all of it stays
+        ((4096, 14336, 4096), (128, 256, 64), (None, None)),  # 32 blocks read B, not at the same time
+    ],
+    ids=str,
+)
+def test_of_weights_larger_than_the_cache_a_part_stays(
+    extents: tuple[int, int, int], tile: tuple[int, int, int], kept: tuple[int | None, int | None]
+) -> None:
+    problem, is_swapped = problem_of("bf16", *extents), tile[0] < 64
+    c = HopperConfiguration(tile, (1, 8) if is_swapped else (8, 1), 3, is_swapped=is_swapped)
+    assert Hopper().launch(problem, c, H200.arch).plan.kept == kept
+
+
 def test_the_simulator_takes_the_family_that_it_runs_quickly() -> None:
     """Calls with arrays in host memory want a result; `explain` tells what a GPU would run."""
     a = np.ones((256, 1024), np.float16)
