@@ -153,7 +153,8 @@ def test_a_part_stays_in_the_second_level_cache(
 ) -> None:
     """Of matrices that are larger than what L2 may keep of them: some of the loads say that they leave first."""
     case = CASES.get(name) or Case((5, 264, 520), (8, 128, 64), 2, more=SWAPPED)
-    monkeypatch.setattr(hopper, "_KEPT", 0.001)
+    for share in ("_FITS", "_KEPT"):
+        monkeypatch.setattr(hopper, share, 0.001)
     a, b = operands(case)
     same(compute(backend, case, a, b), product(a, b))
 

@@ -127,7 +127,8 @@ _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
 # first; and a second launch. 3 us a tile is what TileLang's rates at K = 256 to 2048 show, without stores that go on.
 _START_US, _TILE_US, _LAUNCH_US = 1.5, 1.5 / (128 * 256), 2.5
-_KEPT, _FEW = 0.5, 4  # share of L2 for matrices of which a part is kept, and how often a launch may read them
+# Shares of L2: matrices that stay there as they are, and those of which a part is kept; which a launch reads so often.
+_FITS, _KEPT, _FEW = 0.8, 0.5, 4
 _GATHER_US = 1.0  # stores to another block, an arrival there, and a wait
 
 
@@ -291,9 +292,9 @@ def _kept(problem: Problem, c: HopperConfiguration, arch: Arch) -> tuple[int | N
     operands = [(problem.m, problem.a), (problem.columns, problem.b)][:: -1 if c.is_swapped else 1]
     sizes = [rows * problem.k * problem.batch * x.dtype.bytes for rows, x in operands]
     times = [-(-operands[1][0] // n), -(-operands[0][0] // m)]  # that each is read, at about the same time
-    room = _KEPT * (l2 or 0)
-    if l2 is None or sum(sizes) <= room or c.cluster > 1:
+    if l2 is None or sum(sizes) <= _FITS * l2 or c.cluster > 1:
         return None, None
+    room = _KEPT * l2
     large = [size > room / 4 for size in sizes]
     room -= sum(size for size, is_large in zip(sizes, large, strict=True) if not is_large)
     share = int(KEPT_OF * room / sum(size for size, is_large in zip(sizes, large, strict=True) if is_large))
