@@ -66,6 +66,8 @@ CASES = {
     "splits, swapped, a batch": Case((3, 136, 520), (8, 128, 64), 4, batch=(2,), more={"splits": 4} | SWAPPED),
     "splits in a cluster": Case((130, 136, 600), (128, 128, 64), 1, more={"splits": 2} | IN_CLUSTER),
     "splits in a cluster, swapped": Case((5, 136, 520), (8, 128, 64), 1, more={"splits": 4} | SWAPPED | IN_CLUSTER),
+    "splits in a cluster, a part each": Case((40, 136, 520), (64, 128, 64), 1, more={"splits": 4} | SWAPPED | IN_CLUSTER),
+    "splits in a cluster, two of three finish": Case((40, 136, 520), (64, 128, 64), 1, batch=(2,), more={"splits": 3} | SWAPPED | IN_CLUSTER),
     "splits in a cluster, e4m3": Case((72, 72, 600), (128, 64, 128), 1, ("e4m3", "e4m3"), more={"splits": 2} | IN_CLUSTER),
     "f16": Case((130, 72, 72), (128, 64, 64), 1, ("f16", "f16")),
     "tf32": Case((130, 68, 68), (128, 64, 32), 1, ("tf32", "tf32")),
@@ -135,7 +137,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, **option
 
 QUICK = (
     "edges, more tiles than blocks", "a batch", "M and N contiguous", "ping-pong", "cluster", "swapped", "splits, swapped, a batch",
-    "splits in a cluster, swapped", "tf32", "e4m3 x e5m2", "s8 x u8",
+    "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     operands = (*operands, *further)
     A, B = once_if_shared(A), once_if_shared(B)
     sA, sB, sD, ring, order = memory_of(plan, A, B, D)
-    peers = Peers(plan) if plan.peers > 1 else None
+    peers = Peers(plan, plan.owners) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.begins_early:
         tw.grid_dependency_wait()  # up to here this ran beside the launch before
@@ -229,40 +229,65 @@ class Order:
 
 
 class Peers:
-    """The blocks of a cluster that share the K of a tile: the first one adds up the sums of all, by their ranks.
+    """The blocks of a cluster that share the K of a tile: the first `owners` add up the sums of as many parts of it.
 
-    Its shared memory has a place for the sums of each of the others. A cluster computes one tile, so nobody waits for
-    that place.
+    The parts are columns side by side. The shared memory of an owner has a place for what each of the others has of its
+    part. A cluster computes one tile, so nobody waits for that place.
     """
 
-    def __init__(self, plan):
+    def __init__(self, plan, owners=1):
         m, n, _ = plan.tile
         threads, others = CONSUMERS * WARPGROUP, plan.peers - 1
-        count = m * n // threads
+        count = m * n // threads // owners
         layout = tw.Layout((threads, count, others), (1, threads, threads * count))
-        self.count, self.others = count, others
+        self.plan, self.owners, self.count, self.others = plan, owners, count, others
         self.sums = tw.shared(plan.mma.atom.dtype_c, layout)
         self.arrived = tw.mbarrier(4 * CONSUMERS * others)
         self.sums.engine.buffer.name, self.arrived.buffer.name = "sums", "arrived"
         self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
 
-    @tw.function
-    def send(self, acc):
-        """Write the accumulators to the first block."""
-        there = self.sums.at_rank(0)
-        for i in tw.range(self.count, unroll=True):
-            there[self.thread, i, self.rank - 1] = acc[i]
-        tw.sync_warp()
-        if tw.elect_one():
-            self.arrived.at_rank(0).arrive()
+    def pieces(self, acc, owner):
+        """Return the registers of an owner's part of the accumulators: the first place, and those from there on."""
+        if self.owners == 1:
+            return [(0, acc, 0, self.count)]
+        waves = acc.shape[1]
+        each = self.count // waves
+        return [(wave * each, acc[:, wave, 0], owner * each, each) for wave in range(waves)]
 
     @tw.function
-    def add(self, acc):
-        """Add the sums of the other blocks to the accumulators."""
-        self.arrived.wait(0)
-        for other in tw.static_range(self.others):
-            for i in tw.range(self.count, unroll=True):
-                acc[i] += self.sums[self.thread, i, other]
+    def exchange(self, acc):
+        """Send what belongs to other blocks, and return the sums of this one's part; others than owners have none."""
+        for owner in tw.static_range(self.owners):
+            if self.rank != owner:
+                there, slot = self.sums.at_rank(owner), self.rank - tw.where(self.rank > owner, 1, 0)
+                for place, registers, first, each in self.pieces(acc, owner):
+                    for i in tw.range(each, unroll=True):
+                        there[self.thread, place + i, slot] = registers[first + i]
+        tw.sync_warp()
+        # A lane for each owner: the fence before an arrival at another block, which takes a microsecond, is one for all.
+        if (tw.lane_id() < self.owners) & (tw.lane_id() != self.rank):
+            self.arrived.at_rank(tw.lane_id()).arrive()
+        mine = self.own(acc)
+        if self.rank < self.owners:
+            self.arrived.wait(0)
+            for other in tw.static_range(self.others):
+                for i in tw.range(self.count, unroll=True):
+                    mine[i] += self.sums[self.thread, i, other]
+        return mine
+
+    @tw.function
+    def own(self, acc):
+        """Return the accumulators of this block's part."""
+        if self.owners == 1:
+            return acc
+        m, n, _ = self.plan.tile
+        mine = tw.registers(acc.dtype, self.plan.mma.partition_shape((m, n // self.owners), "C"))
+        for owner in tw.static_range(self.owners):
+            if self.rank == owner:
+                for place, registers, first, each in self.pieces(acc, owner):
+                    for i in tw.static_range(each):
+                        mine[place + i] = registers[first + i]
+        return mine
 
 
 @tw.function
@@ -299,11 +324,10 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
         results.settle()
         if peers is None:
             results.finish(acc, place, consumer, ready)
-        elif peers.rank > 0:
-            peers.send(acc)
         else:
-            peers.add(acc)
-            results.finish(acc, place, consumer)
+            mine = peers.exchange(acc)
+            if peers.rank < peers.owners:
+                results.finish(mine, (place[0], peers.owners * column + peers.rank, place[2]), consumer)
 
 
 @tw.function

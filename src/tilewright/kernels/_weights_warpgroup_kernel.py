@@ -229,8 +229,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta)
         elif peers is None:
             finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
-        elif peers.rank > 0:
-            peers.send(acc)
         else:
-            peers.add(acc)
-            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+            mine = peers.exchange(acc)
+            if peers.rank == 0:
+                finish(plan, epilogue, mine, sD, D, operands, place, consumer, alpha, beta)

@@ -32,6 +32,7 @@ from tilewright.kernels.hopper_plan import (
     WARPGROUP,
     HopperConfiguration,
     may_alternate,
+    owners_of,
     plan_for,
     results_of,
 )
@@ -192,7 +193,8 @@ class Hopper(Family):
         busy = min(tiles, machine.multiprocessors)
         step = self.step_us(problem, c, busy, machine)
         # Rows of D^T leave from registers, an element at a time: that it takes twice as long is an estimate.
-        finish = m * n * _TILE_US * (1 + c.is_swapped)
+        owners = owners_of(problem, c)
+        finish = m * n * _TILE_US * (1 + c.is_swapped) / owners
         if c.is_ping_pong:  # one consumer stores while the other one multiplies
             turn = _TURN_US / 2 if _is_one_part(problem, c.own_tile, c.is_swapped) else _TURN_US  # half: an estimate
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
@@ -201,7 +203,7 @@ class Hopper(Family):
         compute += _CLUSTER_US * (c.cluster_size > 1)
         memory, adding = problem.bytes / machine.bandwidth, 0.0
         if c.adds_in_cluster:
-            sums = (c.splits - 1) * m * n * problem.accumulator.bytes
+            sums = (c.splits - 1) * m * n * problem.accumulator.bytes // owners
             compute += _GATHER_US + sums / _l2_bytes_per_us(machine, busy)
         elif c.splits > 1:
             space = workspace_bytes(problem, c.splits) / machine.bandwidth
@@ -349,11 +351,12 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     sums = m * n * problem.accumulator.bytes
     stage = (m + n) * ROW + 16
     for splits in _CLUSTERS:
-        stages = min(whole.stages, whole.stages - -(-((splits - 1) * sums + 8) // stage))
+        one = replace(whole, splits=splits, adds_in_cluster=True)
+        stages = whole.stages - -(-((splits - 1) * sums // owners_of(problem, one) + 8) // stage)
         # Of the 16 or 18 multiprocessors that lie together whole clusters are formed.
         at_once = whole.blocks * (16 // splits * splits) // 18
         if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
-            yield replace(whole, splits=splits, adds_in_cluster=True, stages=stages)
+            yield replace(one, stages=stages)
 
 
 def step_us(

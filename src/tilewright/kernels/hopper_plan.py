@@ -94,7 +94,8 @@ class HopperPlan:
     leave by TMA (`stores_boxes`) or by `rows`, which a TMA cannot write, `smem_d` has so many such `buffers` for each
     consumer; those in ping-pong share them where each has not its own.
     `splits` parts of K go to a workspace;
-    `peers` blocks of a cluster have parts of K whose sums the first one adds up. Of `KEPT_OF` tiles along K of A and of
+    `peers` blocks of a cluster have parts of K; the first `owners` of them add up the sums of as many parts of the
+    tile's columns. Of `KEPT_OF` tiles along K of A and of
     B, so many are `kept` in L2 from launch to launch where that cannot hold the whole matrix; None where it can.
     """
 
@@ -121,6 +122,7 @@ class HopperPlan:
     epilogue: ElementEpilogue
     bytes_of: tuple[int, int]  # of an element of A, and of D
     blocks: tuple[ScaleReads, ...] = ()
+    owners: int = 1
     kept: tuple[int | None, int | None] = (None, None)
 
     def __hash__(self) -> int:
@@ -134,6 +136,12 @@ class HopperPlan:
     def results(self) -> tuple[int, int]:
         """The extents of a tile of D: half as many columns as the instructions compute where they are pairs."""
         return results_of(self.tile, self.epilogue.is_gated, self.is_swapped)
+
+    @property
+    def finished(self) -> tuple[int, int]:
+        """The extents of the results that a block finishes of a tile."""
+        height, width = self.results
+        return height, width // self.owners
 
     @property
     def alternates(self) -> bool:
@@ -153,7 +161,7 @@ class HopperPlan:
         assert isinstance(size, int)
         results = size * self.bytes_of[1] if self.stores_boxes or self.rows is not None else 0
         barriers = 16 * self.stages + 32 * self.is_ping_pong + 8 * (self.peers > 1)
-        return self.stages * self.stage_bytes + results + (self.peers - 1) * self.tile_bytes + barriers
+        return self.stages * self.stage_bytes + results + (self.peers - 1) * self.tile_bytes // self.owners + barriers
 
     @property
     def tile_bytes(self) -> int:
@@ -223,7 +231,9 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     d = problem.accumulator if splits > 1 else problem.d.dtype
     beside = max(bool(problem.operands or problem.places), len(problem.further)) if splits == 1 else 0
     boxes = not swapped and (splits > 1 or (problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES))
-    columns = _part_columns(width, d.bytes, not swapped and d.bytes in (2, 4), beside)
+    owners = owners_of(problem, configuration)
+    share = width // owners
+    columns = _part_columns(share, d.bytes, not swapped and d.bytes in (2, 4), beside)
     boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
     rows = None if boxes or swapped else _rows(problem.d, columns)
     part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
@@ -257,9 +267,10 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         _epilogue(problem, swapped) if splits == 1 else ElementEpilogue(False, False, None),
         (a.dtype.bytes, d.bytes),
         scale_reads(problem, mma, (m, n), swapped),
+        owners,
     )
     twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
-    several = height * width > ROWS * columns * groups
+    several = height * share > ROWS * columns * groups
     if (boxes and several) or (stages and not several and groups == 1):
         twice = replace(twice, buffers=2) if several else replace(twice, own_buffers=True)
         return twice if twice.shared_bytes + SPARE_BYTES <= arch.shared_bytes_optin else made
@@ -271,6 +282,18 @@ def results_of(tile: tuple[int, int, int], is_gated: bool, is_swapped: bool) -> 
     m, n, _ = tile
     halves = 1 + is_gated
     return (m // halves, n) if is_swapped else (m, n // halves)
+
+
+def owners_of(problem: Problem, configuration: HopperConfiguration) -> int:
+    """Return how many blocks of a cluster that share the K of a tile finish a part of its columns each.
+
+    One alone gets the sums of all others: 64 KiB of 64 x 128 in clusters of three, beside which its tile takes 96.
+    """
+    _, n, _ = configuration.own_tile
+    if not configuration.adds_in_cluster or problem.quantises or (problem.is_gated and not configuration.is_swapped):
+        return 1
+    least = 8 if configuration.is_swapped else 32  # columns, which leave as whole sectors
+    return next(owners for owners in range(configuration.splits, 0, -1) if n % (least * owners) == 0 or owners == 1)
 
 
 def may_alternate(problem: Problem) -> bool:
