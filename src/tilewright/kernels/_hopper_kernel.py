@@ -53,6 +53,8 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                     with state.fill() as (stage, full):
                         bring_rows(plan, A, sA[:, :, stage], (plan.cluster * row + rank, k_tile, batch), full)
                         bring_columns(plan, B, sB[:, :, stage], (column, k_tile, batch), full, rank)
+        if plan.peers > 1:
+            tw.cluster_wait()
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta)
@@ -72,9 +74,11 @@ def memory_of(plan, A, B, D):
 
 
 def meet(plan):
-    """Wait for all threads of the block, or of the cluster."""
+    """Wait for all threads of the block, or of the cluster; where that shares K, `tw.cluster_wait` is still to come."""
     if plan.cluster > 1 or plan.peers > 1:
-        tw.cluster_sync()
+        tw.cluster_arrive(relaxed=True)  # mbarriers have a fence of their own, and nothing else was written
+    if plan.cluster > 1:
+        tw.cluster_wait()
     else:
         tw.sync_threads()
 
@@ -325,6 +329,7 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
         if peers is None:
             results.finish(acc, place, consumer, ready)
         else:
+            tw.cluster_wait()  # the others have begun
             mine = peers.exchange(acc)
             if peers.rank < peers.owners:
                 results.finish(mine, (place[0], peers.owners * column + peers.rank, place[2]), consumer)

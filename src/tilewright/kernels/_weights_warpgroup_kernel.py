@@ -35,6 +35,8 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
     peers = Peers(plan) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
+    if plan.peers > 1:
+        tw.cluster_wait()
     works = works_of(plan, D, A)
 
     if tw.warpgroup_id() == 0:
