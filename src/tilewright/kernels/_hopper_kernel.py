@@ -185,9 +185,7 @@ def alternating_tile(plan, matrix, extents, place):
 @tw.function
 def load(tile, smem, full, k_tile, kept):
     """Begin to copy a tile to a stage; of 16 along K all but `kept` are the first to leave L2, if that is a number."""
-    if kept is None:
-        tw.copy(tw.atoms.SM90_TMA_LOAD, tile, smem, barrier=full)
-    elif k_tile % KEPT_OF < kept:
+    if kept is None or k_tile % KEPT_OF < kept:
         tw.copy(tw.atoms.SM90_TMA_LOAD, tile, smem, barrier=full)
     else:
         tw.copy(tw.atoms.SM90_TMA_LOAD.with_policy("evict_first"), tile, smem, barrier=full)
@@ -268,7 +266,7 @@ class Peers:
                     for i in tw.range(each, unroll=True):
                         there[self.thread, place + i, slot] = registers[first + i]
         tw.sync_warp()
-        # A lane for each owner: the fence before an arrival at another block, which takes a microsecond, is one for all.
+        # A lane for each owner: the fence before arrivals at other blocks, of about a microsecond, is one for all.
         if (tw.lane_id() < self.owners) & (tw.lane_id() != self.rank):
             self.arrived.at_rank(tw.lane_id()).arrive()
         mine = self.own(acc)

@@ -138,12 +138,6 @@ class HopperPlan:
         return results_of(self.tile, self.epilogue.is_gated, self.is_swapped)
 
     @property
-    def finished(self) -> tuple[int, int]:
-        """The extents of the results that a block finishes of a tile."""
-        height, width = self.results
-        return height, width // self.owners
-
-    @property
     def alternates(self) -> bool:
         """Whether the rows of D^T's tile alternate, 8 of each matrix of pairs: partners are in one instruction."""
         return self.epilogue.is_gated and self.is_swapped and self.tile[0] == self.mma.tiler_mn[0]
