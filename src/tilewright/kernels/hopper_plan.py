@@ -51,9 +51,9 @@ class HopperConfiguration(Configuration):
     """How the Hopper kernel is cut up.
 
     `warps` are those that multiply. Of a tile in ping-pong all rows are one warpgroup's. `cluster` blocks, one above
-    the other, share their columns. `splits` blocks share the K of a tile: they are a cluster, whose first block adds up
-    the sums (`adds_in_cluster`), or write them to a workspace. With `is_swapped` the instruction's rows are columns of
-    D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
+    the other, share their columns. `splits` blocks share the K of a tile: they are a cluster, whose blocks add up the
+    sums of a part each (`adds_in_cluster`), or write them to a workspace. With `is_swapped` the instruction's rows are
+    columns of D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
     multiprocessor.
     """
 
