@@ -16,7 +16,7 @@ from functools import cache
 from types import MappingProxyType
 
 from tilewright import dtypes as t
-from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
+from tilewright.arch import VECTOR_BYTES, Arch, Gpu, gpu_of
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
@@ -204,7 +204,7 @@ class Hopper(Family):
         else:
             compute = _START_US + waves * (steps * step + finish)
         compute += _CLUSTER_US * (c.cluster_size > 1)
-        memory, adding = problem.bytes / machine.bandwidth, 0.0
+        memory, adding = _memory_us(problem, c, machine.gpu), 0.0
         if c.adds_in_cluster:
             sums = (c.splits - 1) * m * n * problem.accumulator.bytes // owners
             compute += _GATHER_US + sums / _l2_bytes_per_us(machine, busy)
@@ -220,7 +220,7 @@ class Hopper(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, HopperConfiguration), configuration
         c = configuration
-        plan = replace(plan_for(problem, c, arch), kept=_kept(problem, c, arch))
+        plan = replace(plan_for(problem, c, arch), kept=_kept(problem, c, gpu_of(arch)))
         numbers: tuple[NumberUse, ...] = ()
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
@@ -297,25 +297,39 @@ def _depths(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConf
         yield replace(whole, tile=(m, n, 2 * k), stages=whole.stages // 2)
 
 
-def _kept(problem: Problem, c: HopperConfiguration, arch: Arch) -> tuple[int | None, int | None]:
+def _kept(problem: Problem, c: HopperConfiguration, gpu: Gpu) -> tuple[int | None, int | None]:
     """Return of how many tiles in `KEPT_OF` the operands stay in L2, as the kernel has them; None for all.
 
     A matrix that is read once a launch, and is larger than L2, leaves nothing of itself there for the next launch: what
     comes last drives out what comes first. If most of it leaves first, the rest stays.
     """
-    l2 = gpu_of(arch).l2_bytes
-    m, n, _ = c.own_tile
-    operands = [(problem.m, problem.a), (problem.columns, problem.b)][:: -1 if c.is_swapped else 1]
-    sizes = [rows * problem.k * problem.batch * x.dtype.bytes for rows, x in operands]
-    times = [-(-operands[1][0] // n), -(-operands[0][0] // m)]  # that each is read, at about the same time
-    if l2 is None or sum(sizes) <= _FITS * l2 or c.cluster > 1:
+    sizes = _bytes_of(problem, c)
+    if gpu.l2_bytes is None or sum(sizes) <= _FITS * gpu.l2_bytes or c.cluster > 1:
         return None, None
-    room = _KEPT * l2
-    large = [size > room / 4 for size in sizes]
-    room -= sum(size for size, is_large in zip(sizes, large, strict=True) if not is_large)
-    share = int(KEPT_OF * room / sum(size for size, is_large in zip(sizes, large, strict=True) if is_large))
-    found = [share if is_large and often <= _FEW else None for is_large, often in zip(large, times, strict=True)]
+    m, n, _ = c.own_tile
+    rows, columns = (problem.columns, problem.m) if c.is_swapped else (problem.m, problem.columns)
+    is_read_often = [-(-columns // n) > _FEW, -(-rows // m) > _FEW]  # at about the same time
+    room = _KEPT * gpu.l2_bytes
+    large = sum(size for size in sizes if size > room / 4)
+    share = int(KEPT_OF * (room - sum(sizes) + large) / large)
+    found = [None if often or size <= room / 4 else share for often, size in zip(is_read_often, sizes, strict=True)]
     return found[0], found[1]
+
+
+def _bytes_of(problem: Problem, c: HopperConfiguration) -> list[int]:
+    """Return the bytes of the operands, as the kernel has them."""
+    operands = (problem.m, problem.a), (problem.columns, problem.b)
+    sizes = [rows * problem.k * problem.batch * x.dtype.bytes for rows, x in operands]
+    return sizes[::-1] if c.is_swapped else sizes
+
+
+def _memory_us(problem: Problem, c: HopperConfiguration, gpu: Gpu) -> float:
+    """Return what all bytes take that a launch reads and writes, if the one before it read the same."""
+    if gpu.l2_bytes is not None and gpu.l2_bandwidth is not None and problem.bytes <= _FITS * gpu.l2_bytes:
+        return problem.bytes / gpu.l2_bandwidth * 1e6
+    pairs = zip(_bytes_of(problem, c), _kept(problem, c, gpu), strict=True)
+    kept = sum(size * share / KEPT_OF for size, share in pairs if share is not None)
+    return (problem.bytes - kept) / gpu.reached_bandwidth * 1e6
 
 
 def _is_one_part(problem: Problem, own_tile: tuple[int, int, int], is_swapped: bool) -> bool:
