@@ -119,7 +119,7 @@ _ISSUED = 0.96  # of the peak rate, by wgmma on zeros: 728.5 of 757 TFLOP/s on a
 # Bytes of whole lines that come from L2 in a clock: to one multiprocessor, and to all. Of 390 candidates on an H200
 # those with rows at whole lines took up to 140 GB/ms each and 18 TB/s in all; with rows between lines, of which each is
 # read from two, 6.5 to 8 TB/s, 12 to 15 as lines.
-_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300
+_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
 _BESIDE = 0.05
