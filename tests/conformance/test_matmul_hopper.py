@@ -17,6 +17,7 @@ from tests.helpers.one_family import only
 from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
+from tilewright.kernels import hopper
 from tilewright.kernels.hopper_plan import HopperConfiguration
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -65,6 +66,8 @@ CASES = {
     "splits, swapped, a batch": Case((3, 136, 520), (8, 128, 64), 4, batch=(2,), more={"splits": 4} | SWAPPED),
     "splits in a cluster": Case((130, 136, 600), (128, 128, 64), 1, more={"splits": 2} | IN_CLUSTER),
     "splits in a cluster, swapped": Case((5, 136, 520), (8, 128, 64), 1, more={"splits": 4} | SWAPPED | IN_CLUSTER),
+    "splits in a cluster, a part each": Case((40, 136, 520), (64, 128, 64), 1, more={"splits": 4} | SWAPPED | IN_CLUSTER),
+    "splits in a cluster, two of three finish": Case((40, 136, 520), (64, 128, 64), 1, batch=(2,), more={"splits": 3} | SWAPPED | IN_CLUSTER),
     "splits in a cluster, e4m3": Case((72, 72, 600), (128, 64, 128), 1, ("e4m3", "e4m3"), more={"splits": 2} | IN_CLUSTER),
     "f16": Case((130, 72, 72), (128, 64, 64), 1, ("f16", "f16")),
     "tf32": Case((130, 68, 68), (128, 64, 32), 1, ("tf32", "tf32")),
@@ -134,7 +137,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, **option
 
 QUICK = (
     "edges, more tiles than blocks", "a batch", "M and N contiguous", "ping-pong", "cluster", "swapped", "splits, swapped, a batch",
-    "splits in a cluster, swapped", "tf32", "e4m3 x e5m2", "s8 x u8",
+    "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
 )  # fmt: skip
 
 
@@ -142,6 +145,16 @@ QUICK = (
 @pytest.mark.spread(4)
 def test_products(backend: Backend, name: str) -> None:
     case = CASES[name]
+    a, b = operands(case)
+    same(compute(backend, case, a, b), product(a, b))
+
+
+@pytest.mark.parametrize("name", ["swapped, a part stays in L2", "splits"])
+def test_a_part_stays_in_the_second_level_cache(backend: Backend, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Of matrices that are larger than what L2 may keep of them: some of the loads say that they leave first."""
+    case = CASES.get(name) or Case((5, 264, 520), (8, 128, 64), 2, more=SWAPPED)
+    for share in ("_FITS", "_KEPT"):
+        monkeypatch.setattr(hopper, share, 0.001)
     a, b = operands(case)
     same(compute(backend, case, a, b), product(a, b))
 

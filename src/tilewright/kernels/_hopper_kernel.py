@@ -8,7 +8,7 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
 from tilewright.kernels._hopper_results_kernel import Results, results_buffer
-from tilewright.kernels.hopper_plan import CONSUMERS, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
 
 CONSUMER_REGISTERS = 232
 
@@ -35,7 +35,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     operands = (*operands, *further)
     A, B = once_if_shared(A), once_if_shared(B)
     sA, sB, sD, ring, order = memory_of(plan, A, B, D)
-    peers = Peers(plan) if plan.peers > 1 else None
+    peers = Peers(plan, plan.owners) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.begins_early:
         tw.grid_dependency_wait()  # up to here this ran beside the launch before
@@ -53,6 +53,8 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                     with state.fill() as (stage, full):
                         bring_rows(plan, A, sA[:, :, stage], (plan.cluster * row + rank, k_tile, batch), full)
                         bring_columns(plan, B, sB[:, :, stage], (column, k_tile, batch), full, rank)
+        if plan.peers > 1:
+            tw.cluster_wait()
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta)
@@ -72,9 +74,11 @@ def memory_of(plan, A, B, D):
 
 
 def meet(plan):
-    """Wait for all threads of the block, or of the cluster."""
+    """Wait for all threads of the block, or of the cluster; where that shares K, `tw.cluster_wait` is still to come."""
     if plan.cluster > 1 or plan.peers > 1:
-        tw.cluster_sync()
+        tw.cluster_arrive(relaxed=True)  # mbarriers have a fence of their own, and nothing else was written
+    if plan.cluster > 1:
+        tw.cluster_wait()
     else:
         tw.sync_threads()
 
@@ -178,17 +182,25 @@ def alternating_tile(plan, matrix, extents, place):
     return tw.local_tile(alternating, tile, where, guard=True)[:, :, :, :, 0]
 
 
+@tw.function
+def load(tile, smem, full, k_tile, kept):
+    """Begin to copy a tile to a stage; of 16 along K all but `kept` are the first to leave L2, if that is a number."""
+    if kept is None or k_tile % KEPT_OF < kept:
+        tw.copy(tw.atoms.SM90_TMA_LOAD, tile, smem, barrier=full)
+    else:
+        tw.copy(tw.atoms.SM90_TMA_LOAD.with_policy("evict_first"), tile, smem, barrier=full)
+
+
 def bring_rows(plan, matrix, smem, place, full):
     """Begin to copy a tile of rows to a stage."""
     (m, _, k), (row, k_tile, batch), halves = plan.tile, place, halves_of(matrix)
     if len(halves) > 1 and plan.alternates:
-        tw.copy(tw.atoms.SM90_TMA_LOAD, alternating_tile(plan, matrix, (m, k), place), smem, barrier=full)
+        load(alternating_tile(plan, matrix, (m, k), place), smem, full, k_tile, plan.kept[0])
         return
     part = m // len(halves), k
     for number, half in enumerate(halves):
         ours = smem if len(halves) == 1 else tw.local_tile(smem, part, (number, 0))
-        tile = tile_of(plan, matrix, part, (row, k_tile, *half, batch))
-        tw.copy(tw.atoms.SM90_TMA_LOAD, tile, ours, barrier=full)
+        load(tile_of(plan, matrix, part, (row, k_tile, *half, batch)), ours, full, k_tile, plan.kept[0])
 
 
 def bring_columns(plan, matrix, smem, place, full, rank):
@@ -199,7 +211,7 @@ def bring_columns(plan, matrix, smem, place, full, rank):
         source = tile_of(plan, matrix, part, (every * column + rank, k_tile, *half, batch))
         ours = smem if every * len(halves) == 1 else tw.local_tile(smem, part, (every * number + rank, 0))
         if every == 1:
-            tw.copy(tw.atoms.SM90_TMA_LOAD, source, ours, barrier=full)
+            load(source, ours, full, k_tile, plan.kept[1])
         else:
             tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, source, ours, barrier=full, mask=(1 << every) - 1)
 
@@ -219,40 +231,65 @@ class Order:
 
 
 class Peers:
-    """The blocks of a cluster that share the K of a tile: the first one adds up the sums of all, by their ranks.
+    """The blocks of a cluster that share the K of a tile: the first `owners` add up the sums of as many parts of it.
 
-    Its shared memory has a place for the sums of each of the others. A cluster computes one tile, so nobody waits for
-    that place.
+    The parts are columns side by side. The shared memory of an owner has a place for what each of the others has of its
+    part. A cluster computes one tile, so nobody waits for that place.
     """
 
-    def __init__(self, plan):
+    def __init__(self, plan, owners=1):
         m, n, _ = plan.tile
         threads, others = CONSUMERS * WARPGROUP, plan.peers - 1
-        count = m * n // threads
+        count = m * n // threads // owners
         layout = tw.Layout((threads, count, others), (1, threads, threads * count))
-        self.count, self.others = count, others
+        self.plan, self.owners, self.count, self.others = plan, owners, count, others
         self.sums = tw.shared(plan.mma.atom.dtype_c, layout)
         self.arrived = tw.mbarrier(4 * CONSUMERS * others)
         self.sums.engine.buffer.name, self.arrived.buffer.name = "sums", "arrived"
         self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
 
-    @tw.function
-    def send(self, acc):
-        """Write the accumulators to the first block."""
-        there = self.sums.at_rank(0)
-        for i in tw.range(self.count, unroll=True):
-            there[self.thread, i, self.rank - 1] = acc[i]
-        tw.sync_warp()
-        if tw.elect_one():
-            self.arrived.at_rank(0).arrive()
+    def pieces(self, acc, owner):
+        """Return the registers of an owner's part of the accumulators: the first place, and those from there on."""
+        if self.owners == 1:
+            return [(0, acc, 0, self.count)]
+        waves = acc.shape[1]
+        each = self.count // waves
+        return [(wave * each, acc[:, wave, 0], owner * each, each) for wave in range(waves)]
 
     @tw.function
-    def add(self, acc):
-        """Add the sums of the other blocks to the accumulators."""
-        self.arrived.wait(0)
-        for other in tw.static_range(self.others):
-            for i in tw.range(self.count, unroll=True):
-                acc[i] += self.sums[self.thread, i, other]
+    def exchange(self, acc):
+        """Send what belongs to other blocks, and return the sums of this one's part; others than owners have none."""
+        for owner in tw.static_range(self.owners):
+            if self.rank != owner:
+                there, slot = self.sums.at_rank(owner), self.rank - tw.where(self.rank > owner, 1, 0)
+                for place, registers, first, each in self.pieces(acc, owner):
+                    for i in tw.range(each, unroll=True):
+                        there[self.thread, place + i, slot] = registers[first + i]
+        tw.sync_warp()
+        # A lane for each owner: the fence before arrivals at other blocks, of about a microsecond, is one for all.
+        if (tw.lane_id() < self.owners) & (tw.lane_id() != self.rank):
+            self.arrived.at_rank(tw.lane_id()).arrive()
+        mine = self.own(acc)
+        if self.rank < self.owners:
+            self.arrived.wait(0)
+            for other in tw.static_range(self.others):
+                for i in tw.range(self.count, unroll=True):
+                    mine[i] += self.sums[self.thread, i, other]
+        return mine
+
+    @tw.function
+    def own(self, acc):
+        """Return the accumulators of this block's part."""
+        if self.owners == 1:
+            return acc
+        m, n, _ = self.plan.tile
+        mine = tw.registers(acc.dtype, self.plan.mma.partition_shape((m, n // self.owners), "C"))
+        for owner in tw.static_range(self.owners):
+            if self.rank == owner:
+                for place, registers, first, each in self.pieces(acc, owner):
+                    for i in tw.static_range(each):
+                        mine[place + i] = registers[first + i]
+        return mine
 
 
 @tw.function
@@ -289,11 +326,11 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
         results.settle()
         if peers is None:
             results.finish(acc, place, consumer, ready)
-        elif peers.rank > 0:
-            peers.send(acc)
         else:
-            peers.add(acc)
-            results.finish(acc, place, consumer)
+            tw.cluster_wait()  # the others have begun
+            mine = peers.exchange(acc)
+            if peers.rank < peers.owners:
+                results.finish(mine, (place[0], peers.owners * column + peers.rank, place[2]), consumer)
 
 
 @tw.function

@@ -53,7 +53,7 @@ class Pieces:
         self.owner = consumer if owner is None else owner
         rows, columns = plan.part.tiler_mn
         height, width = plan.results
-        self.parts, self.groups = width // columns, plan.mma.size // WARPGROUP
+        self.parts, self.groups = width // plan.owners // columns, plan.mma.size // WARPGROUP
         self.waves = height // (rows * self.groups)
         self.batch = place[2]
         self.count = self.waves * self.parts

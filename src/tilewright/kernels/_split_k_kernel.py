@@ -5,6 +5,8 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._places_kernel import Places
 
+TOGETHER = 8  # loads of a thread
+
 
 @tw.kernel
 def add_splits(D, sums, alpha, beta, plan: tw.constexpr, *operands):
@@ -12,13 +14,13 @@ def add_splits(D, sums, alpha, beta, plan: tw.constexpr, *operands):
 
     Behind the operands come the numbers that the epilogue's function uses. `plan.width` elements of a row, side by
     side, are a group. Of the `plan.ways` threads for a group, thread w adds splits w, w + ways, ... in this order, and
-    the first adds what they have in the order of w: the same bits in every run.
+    the first adds what they have in the order of w: the same bits in every run. Up to 8 loads of a thread are under way
+    before the first of them is added.
     """
     epilogue, width = plan.epilogue, plan.width
     numbers = operands[len(operands) - len(epilogue.numbers) :]
     operands = operands[: len(operands) - len(numbers)]
     rows, columns, batches = D.shape
-    splits = sums.shape[2] // batches
     lanes, groups = plan.threads // plan.ways, columns // width
     lane, way = tw.thread_idx.x % lanes, tw.thread_idx.x // lanes
     number = tw.block_idx.x * lanes + lane
@@ -26,11 +28,16 @@ def add_splits(D, sums, alpha, beta, plan: tw.constexpr, *operands):
     total = tw.registers(sums.dtype, tw.row_major((1, width)))
     tw.clear(total)
     if batch < batches:
-        for s in tw.range(tw.ceil_div(splits - way, plan.ways), unroll=8):
-            part = tw.registers(sums.dtype, total.shape)
-            tw.copy(tw.local_tile(sums[:, :, batch + (way + s * plan.ways) * batches], (1, width), (row, group)), part)
-            for i in tw.static_range(width):
-                total[0, i] += part[0, i]
+        for first in tw.static_range(0, plan.splits, TOGETHER * plan.ways):
+            parts = []
+            for begin in tw.static_range(first, min(first + TOGETHER * plan.ways, plan.splits), plan.ways):
+                split, part = tw.minimum(begin + way, plan.splits - 1), tw.registers(sums.dtype, total.shape)
+                tw.copy(tw.local_tile(sums[:, :, batch + split * batches], (1, width), (row, group)), part)
+                parts.append((begin, part))
+            for begin, part in parts:
+                if begin + way < plan.splits:
+                    for i in tw.static_range(width):
+                        total[0, i] += part[0, i]
     if plan.ways > 1:
         shared = tw.shared(sums.dtype, tw.Layout((lanes, width, plan.ways)))
         for i in tw.static_range(width):

@@ -35,6 +35,8 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
     peers = Peers(plan) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
+    if plan.peers > 1:
+        tw.cluster_wait()
     works = works_of(plan, D, A)
 
     if tw.warpgroup_id() == 0:
@@ -229,8 +231,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta)
         elif peers is None:
             finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
-        elif peers.rank > 0:
-            peers.send(acc)
         else:
-            peers.add(acc)
-            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+            mine = peers.exchange(acc)
+            if peers.rank == 0:
+                finish(plan, epilogue, mine, sD, D, operands, place, consumer, alpha, beta)

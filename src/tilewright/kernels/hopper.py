@@ -16,7 +16,7 @@ from functools import cache
 from types import MappingProxyType
 
 from tilewright import dtypes as t
-from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.arch import VECTOR_BYTES, Arch, Gpu, gpu_of
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
@@ -25,12 +25,14 @@ from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
 from tilewright.kernels.hopper_plan import (
     CONSUMERS,
+    KEPT_OF,
     ROWS,
     SPARE_BYTES,
     THREADS,
     WARPGROUP,
     HopperConfiguration,
     may_alternate,
+    owners_of,
     plan_for,
     results_of,
 )
@@ -51,7 +53,8 @@ _LEAST_ROWS = 8  # of an operand whose rows are contiguous: those that a swizzle
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
 _CLUSTERS = (2, 3, 4, 5, 6, 7, 8)  # blocks that share the K of a tile
-_LEAST_STAGES = 4  # beside the sums that others send
+_LEAST_STAGES = 4  # beside the sums that others send, or of more K
+_SMALL = 160  # rows and columns of a tile of which K may be deeper
 
 # Tile (M, N), ping-pong, cluster.
 _Shape = tuple[tuple[int, int], bool, int]
@@ -74,7 +77,9 @@ _SHAPES: Sequence[_Shape] = (
     ((64, 256), True, 2),
     ((64, 128), True, 1),  # first: of equals wider instructions take less
     ((128, 64), True, 1),
+    ((128, 64), False, 1),
     ((64, 64), True, 1),
+    ((64, 32), True, 1),
 )
 # Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
 _PROMOTED_SHAPES: Sequence[_Shape] = (
@@ -115,7 +120,7 @@ _ISSUED = 0.96  # of the peak rate, by wgmma on zeros: 728.5 of 757 TFLOP/s on a
 # Bytes of whole lines that come from L2 in a clock: to one multiprocessor, and to all. Of 390 candidates on an H200
 # those with rows at whole lines took up to 140 GB/ms each and 18 TB/s in all; with rows between lines, of which each is
 # read from two, 6.5 to 8 TB/s, 12 to 15 as lines.
-_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300
+_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
 _BESIDE = 0.05
@@ -126,6 +131,9 @@ _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
 # first; and a second launch. 3 us a tile is what TileLang's rates at K = 256 to 2048 show, without stores that go on.
 _START_US, _TILE_US, _LAUNCH_US = 1.5, 1.5 / (128 * 256), 2.5
+# Shares of L2: matrices that stay there as they are, and those of which a part is kept (on an H200 25 to 33 MB were
+# best); and how often a launch may read these.
+_FITS, _KEPT, _FEW = 0.8, 0.5, 4
 _GATHER_US = 1.0  # stores to another block, an arrival there, and a wait
 
 
@@ -158,7 +166,8 @@ class Hopper(Family):
         if problem.quantises:  # a tile has whole blocks of columns
             width = BLOCK * (1 + problem.is_gated)
             whole = dict.fromkeys(c for c in whole if c.tile[1] % width == 0 and not c.is_swapped)
-        return [split for one in whole for split in _with_splits(problem, one)]
+        deep = [two for one in whole for two in _depths(problem, one)]
+        return [split for one in deep for split in _with_splits(problem, one)]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
@@ -189,16 +198,17 @@ class Hopper(Family):
         busy = min(tiles, machine.multiprocessors)
         step = self.step_us(problem, c, busy, machine)
         # Rows of D^T leave from registers, an element at a time: that it takes twice as long is an estimate.
-        finish = m * n * _TILE_US * (1 + c.is_swapped)
+        owners = owners_of(problem, c)
+        finish = m * n * _TILE_US * (1 + c.is_swapped) / owners
         if c.is_ping_pong:  # one consumer stores while the other one multiplies
             turn = _TURN_US / 2 if _is_one_part(problem, c.own_tile, c.is_swapped) else _TURN_US  # half: an estimate
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
         compute += _CLUSTER_US * (c.cluster_size > 1)
-        memory, adding = problem.bytes / machine.bandwidth, 0.0
+        memory, adding = _memory_us(problem, c, machine.gpu), 0.0
         if c.adds_in_cluster:
-            sums = (c.splits - 1) * m * n * problem.accumulator.bytes
+            sums = (c.splits - 1) * m * n * problem.accumulator.bytes // owners
             compute += _GATHER_US + sums / _l2_bytes_per_us(machine, busy)
         elif c.splits > 1:
             space = workspace_bytes(problem, c.splits) / machine.bandwidth
@@ -212,7 +222,7 @@ class Hopper(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, HopperConfiguration), configuration
         c = configuration
-        plan = plan_for(problem, c, arch)
+        plan = replace(plan_for(problem, c, arch), kept=_kept(problem, c, gpu_of(arch)))
         numbers: tuple[NumberUse, ...] = ()
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
@@ -278,6 +288,52 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
 
 
+def _depths(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
+    """Yield a configuration, and of small tiles with twice the K in half as many stages, for fewer steps.
+
+    128 x 4096 x 4096 in tiles of 64 x 64 took 11.3 us on an H200, and 9.4 so; 128 x 64 gained nothing.
+    """
+    yield whole
+    m, n, k = whole.tile
+    if m + n <= _SMALL and whole.stages >= 2 * _LEAST_STAGES and not problem.promotes:
+        yield replace(whole, tile=(m, n, 2 * k), stages=whole.stages // 2)
+
+
+def _kept(problem: Problem, c: HopperConfiguration, gpu: Gpu) -> tuple[int | None, int | None]:
+    """Return of how many tiles in `KEPT_OF` the operands stay in L2, as the kernel has them; None for all.
+
+    A matrix that is read once a launch, and is larger than L2, leaves nothing of itself there for the next launch: what
+    comes last drives out what comes first. If most of it leaves first, the rest stays.
+    """
+    sizes = _bytes_of(problem, c)
+    if gpu.l2_bytes is None or sum(sizes) <= _FITS * gpu.l2_bytes or c.cluster > 1:
+        return None, None
+    m, n, _ = c.own_tile
+    rows, columns = (problem.columns, problem.m) if c.is_swapped else (problem.m, problem.columns)
+    is_read_often = [-(-columns // n) > _FEW, -(-rows // m) > _FEW]  # at about the same time
+    room = _KEPT * gpu.l2_bytes
+    large = sum(size for size in sizes if size > room / 4)
+    share = int(KEPT_OF * (room - sum(sizes) + large) / large)
+    found = [None if often or size <= room / 4 else share for often, size in zip(is_read_often, sizes, strict=True)]
+    return found[0], found[1]
+
+
+def _bytes_of(problem: Problem, c: HopperConfiguration) -> list[int]:
+    """Return the bytes of the operands, as the kernel has them."""
+    operands = (problem.m, problem.a), (problem.columns, problem.b)
+    sizes = [rows * problem.k * problem.batch * x.dtype.bytes for rows, x in operands]
+    return sizes[::-1] if c.is_swapped else sizes
+
+
+def _memory_us(problem: Problem, c: HopperConfiguration, gpu: Gpu) -> float:
+    """Return what all bytes take that a launch reads and writes, if the one before it read the same."""
+    if gpu.l2_bytes is not None and gpu.l2_bandwidth is not None and problem.bytes <= _FITS * gpu.l2_bytes:
+        return problem.bytes / gpu.l2_bandwidth * 1e6
+    pairs = zip(_bytes_of(problem, c), _kept(problem, c, gpu), strict=True)
+    kept = sum(size * share / KEPT_OF for size, share in pairs if share is not None)
+    return (problem.bytes - kept) / gpu.reached_bandwidth * 1e6
+
+
 def _is_one_part(problem: Problem, own_tile: tuple[int, int, int], is_swapped: bool) -> bool:
     """Return whether a tile's results pass through shared memory at once: then each consumer has room for its own."""
     m, n = results_of(own_tile, problem.is_gated, is_swapped)
@@ -323,13 +379,14 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     if may_leave and (not problem.blocks or m * n <= (64 if has_columns else 128) * 128):
         yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
     sums = m * n * problem.accumulator.bytes
-    stage = (m + n) * ROW + 16
+    stage = (m + n) * k * problem.a.dtype.bytes + 16
     for splits in _CLUSTERS:
-        stages = min(whole.stages, whole.stages - -(-((splits - 1) * sums + 8) // stage))
+        one = replace(whole, splits=splits, adds_in_cluster=True)
+        stages = whole.stages - -(-((splits - 1) * sums // owners_of(problem, one) + 8) // stage)
         # Of the 16 or 18 multiprocessors that lie together whole clusters are formed.
         at_once = whole.blocks * (16 // splits * splits) // 18
         if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
-            yield replace(whole, splits=splits, adds_in_cluster=True, stages=stages)
+            yield replace(one, stages=stages)
 
 
 def step_us(

@@ -32,6 +32,7 @@ CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
 PRODUCER_REGISTERS = 40
 ROWS = 64  # of an instruction
+KEPT_OF = 16
 PAIRED_ROWS = 8  # a thread that has a row of an instruction has the one that is so many rows further
 SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 
@@ -50,9 +51,9 @@ class HopperConfiguration(Configuration):
     """How the Hopper kernel is cut up.
 
     `warps` are those that multiply. Of a tile in ping-pong all rows are one warpgroup's. `cluster` blocks, one above
-    the other, share their columns. `splits` blocks share the K of a tile: they are a cluster, whose first block adds up
-    the sums (`adds_in_cluster`), or write them to a workspace. With `is_swapped` the instruction's rows are columns of
-    D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
+    the other, share their columns. `splits` blocks share the K of a tile: they are a cluster, whose blocks add up the
+    sums of a part each (`adds_in_cluster`), or write them to a workspace. With `is_swapped` the instruction's rows are
+    columns of D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
     multiprocessor.
     """
 
@@ -93,7 +94,9 @@ class HopperPlan:
     leave by TMA (`stores_boxes`) or by `rows`, which a TMA cannot write, `smem_d` has so many such `buffers` for each
     consumer; those in ping-pong share them where each has not its own.
     `splits` parts of K go to a workspace;
-    `peers` blocks of a cluster have parts of K whose sums the first one adds up.
+    `peers` blocks of a cluster have parts of K; the first `owners` of them add up the sums of as many parts of the
+    tile's columns. Of `KEPT_OF` tiles along K of A and of
+    B, so many are `kept` in L2 from launch to launch where that cannot hold the whole matrix; None where it can.
     """
 
     tile: tuple[int, int, int]
@@ -119,6 +122,8 @@ class HopperPlan:
     epilogue: ElementEpilogue
     bytes_of: tuple[int, int]  # of an element of A, and of D
     blocks: tuple[ScaleReads, ...] = ()
+    owners: int = 1
+    kept: tuple[int | None, int | None] = (None, None)
 
     def __hash__(self) -> int:
         return self._hash
@@ -150,7 +155,7 @@ class HopperPlan:
         assert isinstance(size, int)
         results = size * self.bytes_of[1] if self.stores_boxes or self.rows is not None else 0
         barriers = 16 * self.stages + 32 * self.is_ping_pong + 8 * (self.peers > 1)
-        return self.stages * self.stage_bytes + results + (self.peers - 1) * self.tile_bytes + barriers
+        return self.stages * self.stage_bytes + results + (self.peers - 1) * self.tile_bytes // self.owners + barriers
 
     @property
     def tile_bytes(self) -> int:
@@ -220,7 +225,9 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     d = problem.accumulator if splits > 1 else problem.d.dtype
     beside = max(bool(problem.operands or problem.places), len(problem.further)) if splits == 1 else 0
     boxes = not swapped and (splits > 1 or (problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES))
-    columns = _part_columns(width, d.bytes, not swapped and d.bytes in (2, 4), beside)
+    owners = owners_of(problem, configuration)
+    share = width // owners
+    columns = _part_columns(share, d.bytes, not swapped and d.bytes in (2, 4), beside)
     boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
     rows = None if boxes or swapped else _rows(problem.d, columns)
     part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
@@ -254,9 +261,10 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         _epilogue(problem, swapped) if splits == 1 else ElementEpilogue(False, False, None),
         (a.dtype.bytes, d.bytes),
         scale_reads(problem, mma, (m, n), swapped),
+        owners,
     )
     twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
-    several = height * width > ROWS * columns * groups
+    several = height * share > ROWS * columns * groups
     if (boxes and several) or (stages and not several and groups == 1):
         twice = replace(twice, buffers=2) if several else replace(twice, own_buffers=True)
         return twice if twice.shared_bytes + SPARE_BYTES <= arch.shared_bytes_optin else made
@@ -268,6 +276,18 @@ def results_of(tile: tuple[int, int, int], is_gated: bool, is_swapped: bool) -> 
     m, n, _ = tile
     halves = 1 + is_gated
     return (m // halves, n) if is_swapped else (m, n // halves)
+
+
+def owners_of(problem: Problem, configuration: HopperConfiguration) -> int:
+    """Return how many blocks of a cluster that share the K of a tile finish a part of its columns each.
+
+    One alone gets the sums of all others: 64 KiB of 64 x 128 in clusters of three, beside which its tile takes 96.
+    """
+    _, n, _ = configuration.own_tile
+    if not configuration.adds_in_cluster or problem.quantises or (problem.is_gated and not configuration.is_swapped):
+        return 1
+    least = 8 if configuration.is_swapped else 32  # columns, which leave as whole sectors
+    return next(owners for owners in range(configuration.splits, 0, -1) if n % (least * owners) == 0 or owners == 1)
 
 
 def may_alternate(problem: Problem) -> bool:

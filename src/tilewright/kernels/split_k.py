@@ -52,8 +52,9 @@ def sums_problem(problem: Problem) -> Problem:
 
 @dataclass(frozen=True)
 class AddPlan:
-    """How sums of splits are added: `width` elements at once, by `ways` threads, with the epilogue of the product."""
+    """How sums of `splits` are added: `width` elements at once, by `ways` threads, with the epilogue of the product."""
 
+    splits: int
     width: int
     ways: int
     threads: int
@@ -66,7 +67,7 @@ def add_plan(problem: Problem, splits: int, arch: Arch, numbers: tuple[NumberUse
     groups, ways = problem.m * problem.batch * problem.n // width, 1
     while ways < min(splits, _MOST_WAYS) and groups * ways < _BUSY * gpu_of(arch).multiprocessors:
         ways *= 2
-    return AddPlan(width, ways, _THREADS, replace(ElementEpilogue.of(problem), numbers=numbers))
+    return AddPlan(splits, width, ways, _THREADS, replace(ElementEpilogue.of(problem), numbers=numbers))
 
 
 def launch_splits(

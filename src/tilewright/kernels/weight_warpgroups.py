@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from typing import ClassVar
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
@@ -74,6 +75,8 @@ class WarpgroupConfiguration(Configuration):
 @dataclass(frozen=True)
 class WarpgroupPlan(WeightPlan):
     """A plan for two consumers with `tiles` times 64 columns each; `peers` blocks of a cluster have parts of K."""
+
+    owners: ClassVar[int] = 1  # of the peers: the first one adds up the sums of all
 
     stages: int
     peers: int

@@ -15,7 +15,7 @@ from tests.helpers.one_family import only
 from tests.helpers.slow import examples
 
 import tilewright as tw
-from tilewright.arch import ARCHES, GPUS, Arch
+from tilewright.arch import ARCHES, GPUS, Arch, Gpu
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels.family import Candidate, Resources
 from tilewright.kernels.further import Further
@@ -187,8 +187,8 @@ def test_other_targets_have_no_candidates(arch: str) -> None:
     extents=st.tuples(*[st.integers(1, 10000)] * 3, st.integers(1, 30)),
     gpu=st.sampled_from([g for g in GPUS.values() if g.arch.name == "sm_90a"]),
 )
-def test_candidates_fit_and_have_times(name: str, extents: tuple[int, int, int, int], gpu: object) -> None:
-    """Each has work for its splits, no fewer bytes than shared memory has, and a time above that of memory."""
+def test_candidates_fit_and_have_times(name: str, extents: tuple[int, int, int, int], gpu: Gpu) -> None:
+    """Each has work for its splits, no more bytes than shared memory, and a time above that of what L2 cannot hold."""
     m, n, k, batch = extents
     machine, problem = Machine(gpu.arch, gpu), problem_of(name, m, n, k, batch=batch)
     found = Hopper().candidates(problem, machine)
@@ -198,7 +198,8 @@ def test_candidates_fit_and_have_times(name: str, extents: tuple[int, int, int, 
         assert c.resources.shared_bytes <= machine.arch.shared_bytes_optin
         assert c.configuration.blocks == machine.multiprocessors
         assert c.configuration.splits <= -(-k // c.configuration.tile[2])
-        assert c.prediction is not None and c.prediction.us >= problem.bytes / machine.bandwidth
+        from_memory = problem.bytes - (gpu.l2_bytes or 0)
+        assert c.prediction is not None and c.prediction.us >= from_memory / machine.bandwidth
         later = Hopper().predict(replace(problem, k=4 * k + 8192), c.configuration, c.resources, machine)
         assert later.us > c.prediction.us
 
@@ -307,6 +308,25 @@ def test_few_tiles_add_up_in_a_cluster() -> None:
 
 def test_small_epilogues_of_short_sums_are_hidden_by_ping_pong() -> None:
     assert chosen(8192, 8192, 256).is_ping_pong
+
+
+@pytest.mark.parametrize(
+    ("extents", "tile", "kept"),
+    [
+        ((8, 14336, 4096), (8, 128, 64), (3, None)),  # 112 MiB of weights: of L2's 50 MiB 25
+        ((128, 4096, 14336), (128, 64, 64), (None, 3)),
+        ((256, 256, 65536), (128, 128, 64), (6, 6)),
+        ((64, 4096, 4096), (128, 64, 64), (None, None)),  # all of it stays
+        ((4096, 14336, 4096), (128, 256, 64), (None, None)),  # 32 blocks read B, not at the same time
+    ],
+    ids=str,
+)
+def test_of_weights_larger_than_the_cache_a_part_stays(
+    extents: tuple[int, int, int], tile: tuple[int, int, int], kept: tuple[int | None, int | None]
+) -> None:
+    problem, is_swapped = problem_of("bf16", *extents), tile[0] < 64
+    c = HopperConfiguration(tile, (1, 8) if is_swapped else (8, 1), 3, is_swapped=is_swapped)
+    assert Hopper().launch(problem, c, H200.arch).plan.kept == kept
 
 
 def test_the_simulator_takes_the_family_that_it_runs_quickly() -> None:
