@@ -1,6 +1,6 @@
 """A Llama-shaped block divided over several GPUs, forward and backward, and how linear layers scale.
 
-    torchrun --nproc-per-node 2 -m benchmarks.tensor_parallel [--json FILE] [--small]
+    torchrun --nproc-per-node 2 -m benchmarks.tensor_parallel [--json FILE] [--only block|scaling] [--small]
 
 Tokens are divided between the parts of the block, heads and hidden units within them. `torch` is the block of torch's
 modules under `parallelize_module`, as it is, compiled, and compiled with the pass that puts communication under
@@ -298,6 +298,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here, after each step")
     parser.add_argument("--small", action="store_true", help="a small block, to check the program")
+    parser.add_argument("--only", choices=["block", "scaling"], help="default: both")
     asked = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     if on_gpu:
@@ -310,7 +311,7 @@ def main() -> None:
         if dist.get_rank() == 0 and asked.json:
             asked.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
-    calls, checks = ways(sizes, on_gpu)
+    calls, checks = ({}, {}) if asked.only == "scaling" else ways(sizes, on_gpu)
     right = {}
     for name, check in checks.items():
         try:
@@ -324,11 +325,12 @@ def main() -> None:
             print(name, report["block"][name], flush=True)
         write()
     if on_gpu:
-        for name, us in times(right).items():
+        for name, us in times(right).items() if right else ():
             report["block"][name]["microseconds"] = us
             if dist.get_rank() == 0:
                 print(f"{name}: {us:,.0f} us", flush=True)
         write()
+    if on_gpu and asked.only != "block":
         report["scaling"] = scaling()
         if dist.get_rank() == 0:
             print(report["scaling"], flush=True)
