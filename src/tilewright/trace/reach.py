@@ -162,13 +162,14 @@ class Memory:
     """What stays the same while one kernel is traced: the steps for each class, what each code reaches by globals."""
 
     def __init__(self) -> None:
-        self.outside_cells: set[int] = set()  # cells of the kernel's own closure, and of its helpers'
+        # Cells of the kernel's own closure, and of its helpers', kept so that no other cell gets the number of one.
+        self.outside_cells: dict[int, types.CellType] = {}
         self._steps: dict[type, _Step | None] = {}
         self._outside: dict[int, tuple[Any, list[Found]]] = {}
 
     def note_closure(self, function: types.FunctionType) -> None:
         """Note that the variables which a function captures are not the kernel's."""
-        self.outside_cells.update(map(id, function.__closure__ or ()))
+        self.outside_cells.update((id(cell), cell) for cell in function.__closure__ or ())
 
     def step(self, kind: type) -> _Step | None:
         """Return how to walk the objects of a class, None where nothing of them can change."""

@@ -68,3 +68,19 @@ def test_a_users_module_by_the_name_of_one_of_pythons(monkeypatch: pytest.Monkey
     exec("class State:\n    items = [1]\n", vars(module))
     monkeypatch.setitem(sys.modules, "this", module)
     assert is_user_type(module.State) and module.State in reached(module.State())
+
+
+def test_cells_of_helpers_that_are_gone_give_their_numbers_to_no_other() -> None:
+    """A function that is made while tracing may go away, and a variable of the kernel must not be taken for its own."""
+
+    def made(value: int) -> types.FunctionType:
+        def helper() -> int:
+            return value
+
+        return helper  # type: ignore[return-value]
+
+    memory = Memory()
+    for number in range(100):
+        memory.note_closure(made(number))
+    cells = [cell for number in range(100) for cell in made(number).__closure__ or ()]
+    assert not any(id(cell) in memory.outside_cells for cell in cells)
