@@ -79,8 +79,10 @@ def test_cells_of_helpers_that_are_gone_give_their_numbers_to_no_other() -> None
 
         return helper  # type: ignore[return-value]
 
-    memory = Memory()
-    for number in range(100):
-        memory.note_closure(made(number))
-    cells = [cell for number in range(100) for cell in made(number).__closure__ or ()]
+    memory, helpers = Memory(), [made(number) for number in range(1000)]
+    for helper in helpers:
+        memory.note_closure(helper)
+    helpers.clear()
+    del helper
+    cells = [cell for number in range(1000) for cell in made(number).__closure__ or ()]
     assert not any(id(cell) in memory.outside_cells for cell in cells)
