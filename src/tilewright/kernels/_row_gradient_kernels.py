@@ -15,6 +15,7 @@ from tilewright.kernels._row_kernels import exponential, held_part, long_parts, 
 
 COLUMNS = 32  # of a block that adds up partial sums
 GROUPS = 16  # of threads that take rows of their own there
+MEETING = 16  # steps after which the blocks of a cluster meet
 
 
 @tw.kernel
@@ -53,56 +54,107 @@ def softmax_gradient_long(dx, dy, y, tiles: tw.constexpr, columns: tw.constexpr,
 @tw.kernel
 def norm_gradient_held(
     dx, weight_sums, bias_sums, dy, x, mean, scale, weight,
-    tiles: tw.constexpr, columns: tw.constexpr, sums_layout: tw.constexpr, is_ahead: tw.constexpr,
+    tiles: tw.constexpr, columns: tw.constexpr, beside: tw.constexpr, stages: tw.constexpr,
 ):  # fmt: skip
     """Compute dx of every row, and rows of weight_sums and bias_sums, which may be None, as mean and weight may.
 
-    A block goes through many rows. With `is_ahead`, threads load the next row before they wait for the sums of this
-    one. With a `sums_layout` sums are kept in shared memory, else they and the weight in registers.
+    A block goes through many rows, `beside` at a time, and keeps sums in registers. The rows of the next steps come
+    into shared memory meanwhile, where a thread reads nothing but what it has copied itself. The blocks of a cluster
+    have `columns` columns of the same row each.
     """
-    kind, extent, rows, step = wide(x.dtype), x.shape[-1], scale.shape[0], tw.grid_dim.x * tw.block_dim.y
-    first = tw.block_idx.x * tw.block_dim.y
-    w = None if weight is None else held_part(tw.guarded(weight), tiles, columns)
-    if w is not None and sums_layout is None:
-        w = +w
-    parts = [held_part(row_of(t, first + tw.thread_idx.y), tiles, columns) for t in (dy, x)]
-    ahead = [+part for part in parts] if is_ahead else []
-    sums = []
-    for out in (weight_sums, bias_sums):
-        if out is not None and sums_layout is not None:
-            sums.append(tw.shared(kind, sums_layout)[tw.thread_idx.x, ...])
-        else:
-            sums.append(None if out is None else tw.fragment_like(ahead[1].to(kind)))
+    kind, extent, rows, blocks = wide(x.dtype), x.shape[-1], scale.shape[0], tw.cluster_dim.x
+    rank, step = (tw.block_rank_in_cluster() if blocks > 1 else 0), tw.grid_dim.x // blocks * beside
+    first, thread = tw.block_idx.x // blocks * beside, tiles.get_slice(tw.thread_idx.x)
+    rings = [tw.shared(t.dtype, (columns, beside, stages)) for t in (dy, x)]
+
+    def own(row):
+        return held_part(row, tiles, columns, rank)
+
+    def bring(at, stage):
+        for t, ring in zip((dy, x), rings, strict=True):
+            tw.copy(own(row_of(t, at)), thread.partition_D(ring[:, tw.thread_idx.y, stage]))
+        tw.cp_async_commit()
+
+    for n in tw.static_range(stages - 1):
+        bring(first + n * step + tw.thread_idx.y, n)
+    w = None if weight is None else own(tw.guarded(weight))
+    like = own(row_of(x, first))
+    sums = [None if out is None else tw.fragment_like(like.to(kind)) for out in (weight_sums, bias_sums)]
     for total in sums:
         if total is not None:
             tw.clear(total)
+    exchange = Exchange(kind) if blocks > 1 else None
+    stage, inverse = 0, 1 / kind(extent)
     for start in range(first, rows, step):
         at = start + tw.thread_idx.y
-        if is_ahead:
-            gradient, values = (rows_read.to(kind) for rows_read in ahead)
-            for t, rows_read in zip((dy, x), ahead, strict=True):
-                tw.copy(held_part(row_of(t, at + step), tiles, columns), rows_read)
-        else:
-            gradient, values = (held_part(row_of(t, at), tiles, columns).to(kind) for t in (dy, x))
-        factor = tw.guarded(scale)[at]
-        values = (values if mean is None else values - tw.guarded(mean)[at]) * factor
-        if sums[0] is not None:
-            sums[0] += gradient * values
-        if sums[1] is not None:
-            sums[1] += gradient
-        if w is not None:
-            gradient = gradient * w.to(kind)
-        part = held_part(row_of(dx, at), tiles, columns)
-        if mean is None:
-            slope = tw.reduce((gradient * values).reduce("add"), "add", tiles.size) / extent
-            part[...] = (gradient - values * slope) * factor
-        else:
-            both = tw.reduce(((gradient * values).reduce("add"), gradient.reduce("add")), "add", tiles.size)
-            slope, shift = both[0] / extent, both[1] / extent
-            part[...] = (gradient - (shift + values * slope)) * factor
+        tw.cp_async_wait(stages - 2)
+        bring(at + (stages - 1) * step, (stage + stages - 1) % stages)
+        parts = [thread.partition_D(ring[:, tw.thread_idx.y, stage]) for ring in rings]
+        factor, shift = tw.guarded(scale)[at], None if mean is None else tw.guarded(mean)[at]
+        slope, middle = kind(0), kind(0)
+        for i in tw.static_range(tw.size(like.shape[1])):
+            gradient, values = gradient_and_values(*parts, None, i, shift, factor, kind)
+            if sums[0] is not None:
+                sums[0][:, i] += gradient * values
+            if sums[1] is not None:
+                sums[1][:, i] += gradient
+            if w is not None:
+                gradient = gradient * w[:, i].to(kind)
+            for n in tw.static_range(tw.size(gradient)):
+                slope = slope + gradient[n] * values[n]
+            if mean is not None:
+                middle = middle + gradient.reduce("add")
+        both = tw.reduce((slope,) if mean is None else (slope, middle), "add", tiles.size)
+        if blocks > 1:
+            both = exchange.sums(both, (start - first) // step)
+        # dx = scale * g - scale * mean(g) - scale^2 * mean(g * x^) * (x - mean)
+        steep, middle = both[0] * inverse * (factor * factor), None if mean is None else both[1] * inverse * factor
+        part = own(row_of(dx, at))
+        for i in tw.static_range(tw.size(like.shape[1])):
+            gradient, values = gradient_and_values(*parts, w, i, shift, None, kind)
+            part[:, i] = gradient * factor - (values * steep if mean is None else middle + values * steep)
+        stage = (stage + 1) % stages
+    if blocks > 1:
+        tw.cluster_sync()  # what this block sent has arrived
     for out, total in zip((weight_sums, bias_sums), sums, strict=True):
         if out is not None:
-            held_part(row_of(out, first + tw.thread_idx.y), tiles, columns)[...] = total
+            own(row_of(out, first + tw.thread_idx.y))[...] = total
+
+
+class Exchange:
+    """What the blocks of a cluster tell each other in each step: two numbers of each block.
+
+    Numbers travel by bulk copies, whose bytes an mbarrier counts: a `cluster_sync` in each step would wait for the
+    stores of dx. A step has places of its own, until all blocks meet and begin with the first ones again.
+    """
+
+    def __init__(self, kind):
+        self.blocks, self.rank, self.each = tw.cluster_dim.x, tw.block_rank_in_cluster(), 16 // kind.bytes
+        self.sent, self.found = (tw.shared(kind, (self.each, self.blocks, MEETING)) for _ in range(2))
+        self.full = tw.mbarrier(1, stages=MEETING)
+        tw.cluster_sync()  # all blocks have begun, and have mbarriers
+
+    @tw.function
+    def sums(self, numbers, step):
+        """Return the sums of numbers over all blocks."""
+        place, lane, blocks = step % MEETING, tw.thread_idx.x, self.blocks
+        if step > 0 and place == 0:
+            tw.cluster_sync()
+        full = self.full[place]
+        if lane < blocks:
+            for n in tw.static_range(self.each):
+                self.sent[n, lane, place] = numbers[n % len(numbers)]
+            tw.fence_proxy_async()
+            if lane == 0:
+                full.arrive_expect_tx(16 * blocks)
+            there = self.found[:, self.rank, place].at_rank(lane)
+            tw.copy(tw.atoms.SM90_BULK_COPY_S2S, self.sent[:, lane, place], there, barrier=full.at_rank(lane))
+        full.wait(step // MEETING % 2)
+        totals = [self.found[n, 0, place] for n in range(len(numbers))]
+        for other in tw.static_range(1, blocks):
+            for n in tw.static_range(len(numbers)):
+                totals[n] = totals[n] + self.found[n, other, place]
+        return totals
 
 
 @tw.kernel
@@ -112,23 +164,25 @@ def norm_gradient_long(dx, dy, x, mean, scale, weight, tiles: tw.constexpr, colu
     target, gradients, parts = (long_parts(row_of(t, at), tiles, columns) for t in (dx, dy, x))
     w = None if weight is None else long_parts(tw.guarded(weight), tiles, columns)
     count, slope, shift, factor = tw.ceil_div(extent, columns), kind(0), kind(0), scale[at]
+    middle = None if mean is None else mean[at]
     for i in range(count):
-        gradient, values = gradient_and_values(gradients, parts, w, i, at, mean, factor, kind)
+        gradient, values = gradient_and_values(gradients, parts, w, i, middle, factor, kind)
         slope = slope + (gradient * values).reduce("add")
         if mean is not None:
             shift = shift + gradient.reduce("add")
     slope, shift = (total / extent for total in tw.reduce((slope, shift), "add"))
     for i in range(count - 1, -1, -1):
-        gradient, values = gradient_and_values(gradients, parts, w, i, at, mean, factor, kind)
+        gradient, values = gradient_and_values(gradients, parts, w, i, middle, factor, kind)
         target[..., i] = (gradient - (values * slope if mean is None else shift + values * slope)) * factor
 
 
-def gradient_and_values(gradients, parts, w, i, at, mean, factor, kind):
-    """Return dy * weight and x^ of a part of a row."""
+def gradient_and_values(gradients, parts, w, i, mean, factor, kind):
+    """Return dy * weight and x^ of a part of a row; without a factor x - mean."""
     gradient, values = gradients[..., i].to(kind), parts[..., i].to(kind)
     if w is not None:
         gradient = gradient * w[..., i].to(kind)
-    return gradient, (values if mean is None else values - mean[at]) * factor
+    values = values if mean is None else values - mean
+    return gradient, values if factor is None else values * factor
 
 
 @tw.kernel
@@ -154,8 +208,17 @@ def tiles_part(x, at, column, tiles, columns):
 
 
 @tw.kernel
-def add_rows(out, partial):
-    """Add up the rows of partial sums: threads along y take rows of their own, whose sums meet in shared memory."""
+def add_rows(out, partial, further, further_partial):
+    """Add up the rows of partial sums; the second ones, by blocks behind along y, may be None."""
+    if further is None or tw.block_idx.y == 0:
+        add_rows_of(out, partial)
+    elif further is not None:
+        add_rows_of(further, further_partial)
+
+
+@tw.function
+def add_rows_of(out, partial):
+    """Add up rows of partial sums: threads along y take rows of their own, whose sums meet in shared memory."""
     column, group = tw.block_idx.x * COLUMNS + tw.thread_idx.x, tw.thread_idx.y
     sums, numbers, total = tw.shared(partial.dtype, (GROUPS, COLUMNS)), tw.guarded(partial), partial.dtype(0)
     for row in tw.range(group, partial.shape[0], GROUPS, unroll=8):
