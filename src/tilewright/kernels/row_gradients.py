@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any  # Any: arrays of any library
 
@@ -208,15 +209,16 @@ def _launch_norm(
         # After the sums: dx may be dy or x itself.
         launch = launcher(norm_gradient_long, rows.count, plan.block, plan.min_blocks)
         launch(dx, dy, x, *numbers, weight, plan.tiles, plan.held)
-    _add_rows([(out, part) for out, part in zip(sums, parts, strict=False) if out is not None])
+    pairs = zip(sums, parts, strict=False)
+    _add_rows([(out, part) for out, part in pairs if out is not None and part is not None])
 
 
-def _add_rows(sums: list[tuple[Operand, View | None]]) -> None:
+def _add_rows(sums: list[tuple[Operand, View]]) -> None:
     """Add up partial sums: one launch for those of weight and bias."""
-    pairs = [x for out, part in sums for x in (out.view(out.shape, (1,)), part)]
-    if pairs:
-        launch = launcher(add_rows, (-(-pairs[0].shape[0] // COLUMNS), len(sums)), (COLUMNS, GROUPS))
-        launch(*pairs, *[None] * (4 - len(pairs)))
+    if sums:
+        arguments = [x for out, part in sums for x in (out.view(out.shape, (1,)), part)]
+        launch = launcher(add_rows, (-(-sums[0][0].shape[0] // COLUMNS), len(sums)), (COLUMNS, GROUPS))
+        launch(*arguments, *[None] * (4 - len(arguments)))
 
 
 @lru_cache(maxsize=1024)
@@ -231,7 +233,7 @@ def plan_gradient(bits: int, columns: int, vector: int, shared: int, blocks: int
     most = 1 << min(MOST_THREADS, shared // (2 * PAIR_BYTES * STAGES)).bit_length() - 1
     threads = min(most, 1 << (max(-(-columns // each), 1) - 1).bit_length())
     if columns > threads * each * blocks:
-        return plan_rows(bits, columns, vector, PAIR_BYTES)
+        return replace(plan_rows(bits, columns, vector, PAIR_BYTES), is_long=True)
     tiles = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(threads), tw.Layout(width))
     steps = min(each, -(-columns // threads))
     beside = max(1, min(8, most // threads), SMALLEST_BLOCK // threads)
