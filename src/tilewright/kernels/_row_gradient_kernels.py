@@ -15,7 +15,7 @@ from tilewright.kernels._row_kernels import exponential, held_part, long_parts, 
 
 COLUMNS = 32  # of a block that adds up partial sums
 GROUPS = 16  # of threads that take rows of their own there
-MEETING = 16  # steps after which the blocks of a cluster meet
+PLACES = 12  # of the numbers that blocks of a cluster send each other in a step
 
 
 @tw.kernel
@@ -60,12 +60,14 @@ def norm_gradient_held(
 
     A block goes through many rows, `beside` at a time, and keeps sums in registers. The rows of the next steps come
     into shared memory meanwhile, where a thread reads nothing but what it has copied itself. The blocks of a cluster
-    have `columns` columns of the same row each.
+    have `columns` columns of the same row each, and store a step later what they need each other's sums for.
     """
     kind, extent, rows, blocks = wide(x.dtype), x.shape[-1], scale.shape[0], tw.cluster_dim.x
     rank, step = (tw.block_rank_in_cluster() if blocks > 1 else 0), tw.grid_dim.x // blocks * beside
     first, thread = tw.block_idx.x // blocks * beside, tiles.get_slice(tw.thread_idx.x)
     rings = [tw.shared(t.dtype, (columns, beside, stages)) for t in (dy, x)]
+    late = blocks > 1  # what other blocks have summed up is waited for a step later
+    ahead = stages - 1 - late
 
     def own(row):
         return held_part(row, tiles, columns, rank)
@@ -75,25 +77,31 @@ def norm_gradient_held(
             tw.copy(own(row_of(t, at)), thread.partition_D(ring[:, tw.thread_idx.y, stage]))
         tw.cp_async_commit()
 
-    for n in tw.static_range(stages - 1):
+    def numbers_of(at):
+        return tuple(None if t is None else tw.guarded(t)[at] for t in (mean, scale))
+
+    for n in tw.static_range(ahead):
         bring(first + n * step + tw.thread_idx.y, n)
-    w = None if weight is None else own(tw.guarded(weight))
-    like = own(row_of(x, first))
+    like, w = own(row_of(x, first)), None if weight is None else own(tw.guarded(weight))
+    if w is not None and weight.dtype.bits <= x.dtype.bits:  # stages leave little of L1, and no place for the weight
+        held = tw.shared(weight.dtype, columns)
+        if tw.thread_idx.y == 0:
+            thread.partition_D(held)[...] = w
+        tw.sync_threads()
+        w = thread.partition_S(held)
     sums = [None if out is None else tw.fragment_like(like.to(kind)) for out in (weight_sums, bias_sums)]
     for total in sums:
         if total is not None:
             tw.clear(total)
-    exchange = Exchange(kind) if blocks > 1 else None
-    stage, inverse = 0, 1 / kind(extent)
-    for start in range(first, rows, step):
-        at = start + tw.thread_idx.y
-        tw.cp_async_wait(stages - 2)
-        bring(at + (stages - 1) * step, (stage + stages - 1) % stages)
-        parts = [thread.partition_D(ring[:, tw.thread_idx.y, stage]) for ring in rings]
-        factor, shift = tw.guarded(scale)[at], None if mean is None else tw.guarded(mean)[at]
-        slope, middle = kind(0), kind(0)
+    exchange = Exchange(kind) if late else None
+    stage, inverse, numbers = 0, 1 / kind(extent), numbers_of(first + tw.thread_idx.y)
+    before = numbers
+
+    def differences(stage, numbers):
+        """Add a row to the sums, and return the thread's sums of g * x^ and g."""
+        parts, slope, middle = parts_of(stage), kind(0), kind(0)
         for i in tw.static_range(tw.size(like.shape[1])):
-            gradient, values = gradient_and_values(*parts, None, i, shift, factor, kind)
+            gradient, values = gradient_and_values(*parts, None, i, *numbers, kind)
             if sums[0] is not None:
                 sums[0][:, i] += gradient * values
             if sums[1] is not None:
@@ -104,17 +112,36 @@ def norm_gradient_held(
                 slope = slope + gradient[n] * values[n]
             if mean is not None:
                 middle = middle + gradient.reduce("add")
-        both = tw.reduce((slope,) if mean is None else (slope, middle), "add", tiles.size)
-        if blocks > 1:
-            both = exchange.sums(both, (start - first) // step)
-        # dx = scale * g - scale * mean(g) - scale^2 * mean(g * x^) * (x - mean)
+        return (slope,) if mean is None else (slope, middle)
+
+    def parts_of(stage):
+        return [thread.partition_D(ring[:, tw.thread_idx.y, stage]) for ring in rings]
+
+    def store(at, stage, numbers, both):
+        """Store dx = scale * g - scale * mean(g) - scale^2 * mean(g * x^) * (x - mean)."""
+        parts, part, (shift, factor) = parts_of(stage), own(row_of(dx, at)), numbers
         steep, middle = both[0] * inverse * (factor * factor), None if mean is None else both[1] * inverse * factor
-        part = own(row_of(dx, at))
         for i in tw.static_range(tw.size(like.shape[1])):
             gradient, values = gradient_and_values(*parts, w, i, shift, None, kind)
             part[:, i] = gradient * factor - (values * steep if mean is None else middle + values * steep)
-        stage = (stage + 1) % stages
-    if blocks > 1:
+
+    for start in range(first, rows + late * step, step):
+        at = start + tw.thread_idx.y
+        bring(at + ahead * step, (stage + ahead) % stages)
+        coming = numbers_of(at + step)  # a step before they are needed, as all that comes from far away
+        tw.cp_async_wait(ahead)
+        both = tw.reduce(differences(stage, numbers), "add", tiles.size)
+        if late:
+            n = (start - first) // step
+            if start < rows:
+                exchange.send(both, n)
+            if start > first:
+                store(at - step, (stage + stages - 1) % stages, before, exchange.sums(len(both), n - 1))
+            before = numbers
+        else:
+            store(at, stage, numbers, both)
+        stage, numbers = (stage + 1) % stages, coming
+    if late:
         tw.cluster_sync()  # what this block sent has arrived
     for out, total in zip((weight_sums, bias_sums), sums, strict=True):
         if out is not None:
@@ -125,34 +152,38 @@ class Exchange:
     """What the blocks of a cluster tell each other in each step: two numbers of each block.
 
     Numbers travel by bulk copies, whose bytes an mbarrier counts: a `cluster_sync` in each step would wait for the
-    stores of dx. A step has places of its own, until all blocks meet and begin with the first ones again.
+    stores of dx. There are places for some steps, and all blocks meet before one that is read may be written again.
     """
 
     def __init__(self, kind):
         self.blocks, self.rank, self.each = tw.cluster_dim.x, tw.block_rank_in_cluster(), 16 // kind.bytes
-        self.sent, self.found = (tw.shared(kind, (self.each, self.blocks, MEETING)) for _ in range(2))
-        self.full = tw.mbarrier(1, stages=MEETING)
+        self.sent, self.found = (tw.shared(kind, (self.each, n, PLACES)) for n in (1, self.blocks))
+        self.full = tw.mbarrier(1, stages=PLACES)
         tw.cluster_sync()  # all blocks have begun, and have mbarriers
 
     @tw.function
-    def sums(self, numbers, step):
-        """Return the sums of numbers over all blocks."""
-        place, lane, blocks = step % MEETING, tw.thread_idx.x, self.blocks
-        if step > 0 and place == 0:
+    def send(self, numbers, step):
+        """Send numbers of a step to all blocks; those of the step before are read later in this one."""
+        if step > 0 and step % (PLACES - 1) == 0:
             tw.cluster_sync()
-        full = self.full[place]
-        if lane < blocks:
+        if tw.thread_idx.x == 0:
+            place = step % PLACES
             for n in tw.static_range(self.each):
-                self.sent[n, lane, place] = numbers[n % len(numbers)]
+                self.sent[n, 0, place] = numbers[n % len(numbers)]
             tw.fence_proxy_async()
-            if lane == 0:
-                full.arrive_expect_tx(16 * blocks)
-            there = self.found[:, self.rank, place].at_rank(lane)
-            tw.copy(tw.atoms.SM90_BULK_COPY_S2S, self.sent[:, lane, place], there, barrier=full.at_rank(lane))
-        full.wait(step // MEETING % 2)
-        totals = [self.found[n, 0, place] for n in range(len(numbers))]
-        for other in tw.static_range(1, blocks):
-            for n in tw.static_range(len(numbers)):
+            full = self.full[place]
+            full.arrive_expect_tx(16 * self.blocks)
+            for other in tw.static_range(self.blocks):
+                there = self.found[:, self.rank, place].at_rank(other)
+                tw.copy(tw.atoms.SM90_BULK_COPY_S2S, self.sent[:, 0, place], there, barrier=full.at_rank(other))
+
+    def sums(self, count, step):
+        """Return the sums of what all blocks have sent in a step."""
+        place = step % PLACES
+        self.full[place].wait(step // PLACES % 2)
+        totals = [self.found[n, 0, place] for n in range(count)]
+        for other in tw.static_range(1, self.blocks):
+            for n in tw.static_range(count):
                 totals[n] = totals[n] + self.found[n, other, place]
         return totals
 

@@ -230,7 +230,7 @@ def plan_gradient(bits: int, columns: int, vector: int, shared: int, blocks: int
     """
     size = bits // 8
     width, each = max(1, min(vector, 16) // size), PAIR_BYTES // size
-    most = 1 << min(MOST_THREADS, shared // (2 * PAIR_BYTES * STAGES)).bit_length() - 1
+    most = 1 << min(MOST_THREADS, shared // (PAIR_BYTES * (2 * STAGES + 1))).bit_length() - 1
     threads = min(most, 1 << (max(-(-columns // each), 1) - 1).bit_length())
     if columns > threads * each * blocks:
         return replace(plan_rows(bits, columns, vector, PAIR_BYTES), is_long=True)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from io import StringIO
-from types import MethodType
 from typing import Any  # Any: plain data, and classes of modules
 
 import torch
@@ -17,7 +17,7 @@ from rich.table import Table
 from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.notebook import Column, Row
-from tilewright.torch import nn
+from tilewright.torch import gated, nn
 
 # What becomes of modules of exactly these classes.
 MODULES: dict[Any, Any] = {
@@ -31,7 +31,7 @@ _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class PatchRow:
-    """The result for one module: its name in the model, its class before, and its class (or `forward`) now or why it stayed.
+    """The result for one module: its name in the model, its class before, and what it is now or why it stayed.
 
     >>> import torch, tilewright as tw
     >>> tw.torch.patch(torch.nn.Sequential(torch.nn.ReLU())).rows[0].reason
@@ -82,7 +82,7 @@ class PatchReport:
         for module, before in self._changed:
             if type(module) is MODULES.get(before):
                 module.__class__ = before
-            elif nn.is_gated(module):
+            elif gated.is_gated(module):
                 del module.forward, module.gated
 
     def as_json(self) -> dict[str, Any]:
@@ -152,11 +152,11 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
     rows, changed = [], []
     for name, module in model.named_modules():
         is_skipped = any(fnmatchcase(name, p) for p in patterns)
-        layers = None if is_skipped else nn.gated_layers(module)
+        layers = None if is_skipped else gated.gated_layers(module)
         if layers is not None:
-            module.gated, module.forward = layers, MethodType(nn.gated_forward, module)
+            module.gated, module.forward = layers, partial(gated.gated_forward, module)
             changed.append((module, type(module)))
-            rows.append(PatchRow(name, _shown(type(module)), "tw.torch.nn.gated_forward", None))
+            rows.append(PatchRow(name, _shown(type(module)), "a gated layer", None))
             continue
         has_own = next(module.parameters(recurse=False), None) is not None
         if not has_own and next(module.children(), None) is not None:
