@@ -305,7 +305,7 @@ def numbers_of_tokens(
 ) -> tuple[View, View]:
     """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2."""
     *leading, tokens = problem.numbers_shape()
-    shape = (*leading, tokens + BEHIND)  # tiles read what is behind the last token
+    shape = (*leading, -(-tokens // 4) * 4 + BEHIND)  # tiles read what is behind; bulk copies begin at 16 bytes
     made = [result(problem.function, None, problem.q, shape, problem.kind) for _ in ("delta", "tops")]
     delta, tops = (problem.numbers(x) for x in made)
     if 0 not in lse.shape:
