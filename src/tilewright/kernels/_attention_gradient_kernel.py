@@ -134,7 +134,7 @@ def add_up(
             top[r], least[r] = tw.guarded(tops)[batch, head, row], tw.guarded(deltas)[batch, head, row]
     there.acquire()
     used, begun = tw.int32(0), tw.int32(0)
-    for member in range(count):
+    for _member in range(count):
         for step in tw.range(begin, end, unroll=1):
             stage = state.acquire()
             tw.wgmma_fence()
