@@ -87,7 +87,8 @@ def norm_gradient_held(
         held = tw.shared(weight.dtype, columns)
         if tw.thread_idx.y == 0:
             thread.partition_D(held)[...] = w
-        tw.sync_threads()
+        if beside > 1:
+            tw.sync_threads()
         w = thread.partition_S(held)
     sums = [None if out is None else tw.fragment_like(like.to(kind)) for out in (weight_sums, bias_sums)]
     for total in sums:
