@@ -56,7 +56,7 @@ def norm_gradient_held(
     dx, weight_sums, bias_sums, dy, x, mean, scale, weight,
     tiles: tw.constexpr, columns: tw.constexpr, beside: tw.constexpr, stages: tw.constexpr,
 ):  # fmt: skip
-    """Compute dx of every row, and rows of weight_sums and bias_sums, which may be None, as mean and weight may.
+    """Compute dx of every row, and a row of weight_sums and bias_sums for a block; they may be None, as mean and weight.
 
     A block goes through many rows, `beside` at a time, and keeps sums in registers. The rows of the next steps come
     into shared memory meanwhile, where a thread reads nothing but what it has copied itself. The blocks of a cluster
@@ -142,11 +142,28 @@ def norm_gradient_held(
         else:
             store(at, stage, numbers, both)
         stage, numbers = (stage + 1) % stages, coming
+    tw.cp_async_wait(0)
     if late:
         tw.cluster_sync()  # what this block sent has arrived
     for out, total in zip((weight_sums, bias_sums), sums, strict=True):
         if out is not None:
-            own(row_of(out, first + tw.thread_idx.y))[...] = total
+            put_sums(own(row_of(out, first // beside)), total, thread, columns, beside)
+
+
+@tw.function
+def put_sums(part, total, thread, columns, beside):
+    """Store the sums of a block's rows: those that threads along y have are added up in shared memory."""
+    if beside == 1:
+        part[...] = total
+    else:
+        box = tw.shared(total.dtype, (columns, beside))
+        tw.sync_threads()  # what the memory held before has been read
+        thread.partition_D(box[:, tw.thread_idx.y])[...] = total
+        tw.sync_threads()
+        if tw.thread_idx.y == 0:
+            for other in range(1, beside):
+                total += thread.partition_S(box[:, other])
+            part[...] = total
 
 
 class Exchange:

@@ -192,7 +192,7 @@ def _launch_norm(
         most = processors * resident // cluster
         count = plan.grid(rows.count)
         blocks = max(1, min(count, most, max(-(-count // 8), processors // cluster)))
-        parts = partial(blocks * beside)
+        parts = partial(blocks)
         kernel = norm_gradient_held if cluster == 1 else norm_gradient_held.configure(cluster=cluster)
         launch = launcher(kernel, blocks * cluster, plan.block, resident)
         launch(dx, *parts, dy, x, *numbers, weight, plan.tiles, plan.held, beside, STAGES)
