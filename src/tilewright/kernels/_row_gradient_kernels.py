@@ -56,7 +56,9 @@ def norm_gradient_held(
     dx, weight_sums, bias_sums, dy, x, mean, scale, weight,
     tiles: tw.constexpr, columns: tw.constexpr, beside: tw.constexpr, stages: tw.constexpr,
 ):  # fmt: skip
-    """Compute dx of every row, and a row of weight_sums and bias_sums a block; these may be None, as mean and weight may.
+    """Compute dx of every row, and for each block a row of weight_sums and of bias_sums.
+
+    What is None of these, of mean and of weight is left out.
 
     A block goes through many rows, `beside` at a time, and keeps sums in registers. The rows of the next steps come
     into shared memory meanwhile, where a thread reads nothing but what it has copied itself. The blocks of a cluster
