@@ -62,7 +62,8 @@ def norm_gradient_held(
 
     A block goes through many rows, `beside` at a time, and keeps sums in registers. The rows of the next steps come
     into shared memory meanwhile, where a thread reads nothing but what it has copied itself. The blocks of a cluster
-    have `columns` columns of the same row each, and store a step later what they need each other's sums for.
+    have `columns` columns of the same row each, and store a step later what they need each other's sums for. With two
+    stages a step waits for its rows before it asks for others, and loads its numbers then: more under way is slower.
     """
     kind, extent, rows, blocks = wide(x.dtype), x.shape[-1], scale.shape[0], tw.cluster_dim.x
     rank, step = (tw.block_rank_in_cluster() if blocks > 1 else 0), tw.grid_dim.x // blocks * beside
@@ -85,13 +86,11 @@ def norm_gradient_held(
     for n in tw.static_range(ahead):
         bring(first + n * step + tw.thread_idx.y, n)
     like, w = own(row_of(x, first)), None if weight is None else own(tw.guarded(weight))
-    if w is not None and weight.dtype.bits <= x.dtype.bits:  # stages leave little of L1, and no place for the weight
-        held = tw.shared(weight.dtype, columns)
-        if tw.thread_idx.y == 0:
-            thread.partition_D(held)[...] = w
-        if beside > 1:
-            tw.sync_threads()
-        w = thread.partition_S(held)
+    if w is not None and beside == 1 and weight.dtype.bits <= x.dtype.bits:
+        # Three stages leave less of L1 than the weight takes.
+        held = thread.partition_D(tw.shared(weight.dtype, columns))
+        held[...] = w
+        w = held
     sums = [None if out is None else tw.fragment_like(like.to(kind)) for out in (weight_sums, bias_sums)]
     for total in sums:
         if total is not None:
@@ -130,9 +129,14 @@ def norm_gradient_held(
 
     for start in range(first, rows + late * step, step):
         at = start + tw.thread_idx.y
+        if stages == 2:
+            tw.cp_async_wait(0)
         bring(at + ahead * step, (stage + ahead) % stages)
-        coming = numbers_of(at + step)  # a step before they are needed, as all that comes from far away
-        tw.cp_async_wait(ahead)
+        if stages == 2:
+            numbers = numbers_of(at)
+        else:
+            coming = numbers_of(at + step)
+            tw.cp_async_wait(ahead)
         both = tw.reduce(differences(stage, numbers), "add", tiles.size)
         if late:
             n = (start - first) // step
@@ -143,7 +147,7 @@ def norm_gradient_held(
             before = numbers
         else:
             store(at, stage, numbers, both)
-        stage, numbers = (stage + 1) % stages, coming
+        stage, numbers = (stage + 1) % stages, numbers if stages == 2 else coming
     if beside > 1:
         tw.cp_async_wait(0)  # sums take the place of the ring
     if late:

@@ -107,7 +107,7 @@ def test_gradients_of_norms_do_not_spill(dtype: tw.DType, columns: int) -> None:
     kernel = _row_gradient_kernels.norm_gradient_held
     kernel = kernel if cluster == 1 else kernel.configure(cluster=cluster)
     launch = kernel.configure(min_blocks=max(1, rows.RESIDENT // (threads * beside)))[128, plan.block]
-    args = (x, parts, parts, x, x, n, n, w, plan.tiles, plan.held, beside, row_gradients.STAGES)
+    args = (x, parts, parts, x, x, n, n, w, plan.tiles, plan.held, beside, row_gradients.stages_of(plan))
     found, code = launch.resources(*args, arch="sm_90a"), str(launch.sass(*args, arch="sm_90a"))
     assert not found.spills and found.local_bytes == 0 and found.registers * threads * beside <= 65536
     assert "LDGSTS.E.BYPASS.128" in code and "STG.E.128" in code and "LDS.128" in code
@@ -123,5 +123,5 @@ def test_gradients_of_norms_fit_the_shared_memory() -> None:
                 continue
             cluster, (threads, beside) = -(-columns // plan.held), plan.block
             assert cluster <= blocks and threads * beside <= 1024 and (cluster == 1 or beside == 1)
-            bytes_of_rows = plan.held * bits // 8 * (2 * row_gradients.STAGES * beside + 1)
+            bytes_of_rows = plan.held * bits // 8 * (2 * row_gradients.stages_of(plan) * beside + 1)
             assert bytes_of_rows <= shared and plan.held % threads == 0
