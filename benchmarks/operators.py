@@ -329,6 +329,18 @@ def attention() -> Cases:
     yield f"attention of a new token, {batch} x {heads}/{shared} x {keys} x {head}", decode_case
 
 
+class Mlp(torch.nn.Module):
+    """The layers behind attention in models of Llama's kind."""
+
+    def __init__(self, hidden: int, wide: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (torch.nn.Linear(hidden, wide, bias=False) for _ in range(2))
+        self.down_proj = torch.nn.Linear(wide, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
 class Block(torch.nn.Module):
     """A layer of a language model as Llama's: RMS norm, grouped heads with rotary embedding, SwiGLU."""
 
@@ -340,8 +352,7 @@ class Block(torch.nn.Module):
         self.before, self.after = norm(self.HIDDEN, eps=1e-5), norm(self.HIDDEN, eps=1e-5)
         self.qkv = linear(self.HIDDEN, (self.HEADS + 2 * self.SHARED) * self.HEAD)
         self.out = linear(self.HEADS * self.HEAD, self.HIDDEN)
-        self.gate, self.up = linear(self.HIDDEN, self.WIDE), linear(self.HIDDEN, self.WIDE)
-        self.down = linear(self.WIDE, self.HIDDEN)
+        self.mlp = Mlp(self.HIDDEN, self.WIDE)
         self.is_ours = is_ours
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -352,8 +363,7 @@ class Block(torch.nn.Module):
         function = tw.torch.scaled_dot_product_attention if self.is_ours else F.scaled_dot_product_attention
         mixed = function(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(-2))
-        y = self.after(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + self.mlp(self.after(x))
 
     def turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         if self.is_ours:

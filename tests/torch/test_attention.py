@@ -195,3 +195,15 @@ def test_patched_attention() -> None:
     assert torch.allclose(net(x, x, x, need_weights=False)[0], expected, atol=1e-6)
     report.undo()
     assert type(net) is torch.nn.MultiheadAttention
+
+
+def test_heads_join_without_a_copy() -> None:
+    """Where tokens come before heads they do so through rotation, attention, and their gradients."""
+    joined = torch.randn(2, 5, 6 * 4, dtype=torch.float64, requires_grad=True)
+    cos, sin = torch.randn(5, 2), torch.randn(5, 2)
+    q, k, v = (x.transpose(1, 2) for x in joined.unflatten(-1, (6, 4)).split((2, 2, 2), 2))
+    q, k = tw.torch.rope(q, cos, sin), tw.torch.rope(k, cos, sin)
+    out = tw.torch.attention(q, k, v)
+    assert all(x.transpose(1, 2).is_contiguous() for x in (q, k, out))
+    for gradient in torch.autograd.grad(out.square().sum(), (q, k, v)):
+        assert gradient.transpose(1, 2).is_contiguous()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 
 import pytest
 
@@ -129,6 +130,69 @@ def test_a_compiled_and_an_exported_patched_model() -> None:
     program = torch.export.export(net, (x,))
     assert program.graph_module.code.count("torch.ops.tilewright.matmul") == 3
     assert torch.allclose(program.module()(x), expected, atol=1e-6)
+
+
+class Gated(torch.nn.Module):
+    """The layers behind attention as the models of Llama's kind have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (torch.nn.Linear(4, 6, bias=bias) for bias in (False, True))
+        self.down_proj, self.act_fn = torch.nn.Linear(6, 4), torch.nn.SiLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Swapped(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(torch.mul(self.up_proj(x), torch.nn.functional.silu(self.gate_proj(x), inplace=False)))
+
+
+class Shifted(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x) + 1)
+
+
+class Crossed(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.gate_proj(x))
+
+
+class Branching(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("kind", [Gated, Swapped, Shifted, Crossed, Branching])
+def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
+    torch.manual_seed(0)
+    known = torch.nn.Sequential(kind())
+    net, x = copy.deepcopy(known), torch.randn(3, 4)
+    report, is_gated = tw.torch.patch(net), kind in (Gated, Swapped)
+    assert ("now a gated layer" in str(report)) == is_gated == ("forward" in vars(net[0]))
+    assert tw.torch.patch(net).swapped == () and [*net.state_dict()] == [*known.state_dict()]
+    for ours in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        found, expected = (
+            torch.autograd.grad(m(x).square().sum(), [*m.parameters()], allow_unused=True) for m in (ours, known)
+        )
+        pairs = [pair for pair in zip(found, expected, strict=True) if pair != (None, None)]
+        assert torch.allclose(ours(x), known(x), atol=1e-6) and all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
+        if is_gated:
+            assert ours[0].forward.args == (ours[0],)
+            graph = torch.export.export(ours, (x,)).graph_module.code
+            assert "silu" not in graph.replace("'silu'", "") and graph.count("torch.ops.tilewright.matmul") == 3
+    report.undo()
+    assert vars(net[0]).keys() == vars(known[0]).keys() and type(net[0].up_proj) is torch.nn.Linear
+
+
+def test_layers_of_a_gated_layer_keep_their_hooks() -> None:
+    net, seen, x = Gated(), [], torch.randn(3, 4)
+    expected = net(x)
+    tw.torch.patch(net)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        net.get_submodule(name).register_forward_hook(lambda *args, name=name: seen.append(name))
+    assert torch.allclose(net(x), expected, atol=1e-6) and sorted(seen) == ["down_proj", "gate_proj", "up_proj"]
 
 
 class Block(torch.nn.Module):

@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402  # after the skip
 
 import tilewright as tw  # noqa: E402
-from tilewright.torch.products import EPILOGUES, activation, matmul_operator  # noqa: E402
+from tilewright.torch.activations import activation, both_of, gate_backward  # noqa: E402
+from tilewright.torch.products import EPILOGUES, matmul_operator  # noqa: E402
 
 FUNCTIONS = {
     "relu": torch.relu,
@@ -102,6 +103,21 @@ def test_derivatives_up_to_the_third(function: str) -> None:
         assert torch.autograd.gradcheck(lambda x, f: activation(x, f, x, function, order), (x, factor), fast_mode=True)
     with pytest.raises(tw.ArgumentError, match="derivatives up to the third here, got one of order 4"):
         activation(x, None, None, function, 4)
+
+
+@pytest.mark.parametrize("pairs", ["", "halves", "interleaved"])
+@pytest.mark.parametrize("function", ["silu", "gelu"])
+def test_gradients_of_a_gate_in_one_pass(function: str, pairs: str) -> None:
+    grad, x, factor = numbers(2, 3, 5), numbers(2, 3, 5, seed=1), numbers(2, 3, 5, seed=2)
+    known = torch.autograd.grad(getattr(F, function)(x) * factor, (x, factor), grad)
+    both = gate_backward(grad, x, factor, function, 0, pairs)
+    assert both.shape == ((2, 3, 10) if pairs else (2, 2, 3, 5)) and both.is_contiguous()
+    assert all(map(torch.allclose, both_of(both, pairs), known))
+    strided = [v.transpose(0, 1).contiguous().transpose(0, 1) for v in (grad, x, factor)]
+    assert torch.equal(gate_backward(*strided, function, 0, pairs), both)
+    call = (grad, x, factor, function, 0, pairs)
+    assert set(gate_backward.check(*call).values()) == {"SUCCESS"}
+    assert torch.autograd.gradcheck(lambda *v: gate_backward(*v, function, 0, pairs), call[:3], fast_mode=True)
 
 
 def test_relu_of_what_is_no_number() -> None:

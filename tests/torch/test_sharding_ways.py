@@ -18,7 +18,7 @@ pytest.importorskip("torch.distributed.tensor")
 from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: E402  # after the skip
 
 import tilewright as tw  # noqa: E402
-from tilewright.torch import fused_attention, groups, losses, moves, products, quantized, rotary, rows  # noqa: E402
+from tilewright.torch import activations, fused_attention, groups, losses, moves, products, quantized, rotary, rows  # noqa: E402
 
 DEVICES = 2
 
@@ -49,8 +49,12 @@ def _cases() -> Iterator[tuple[str, Case]]:
     yield "gated matmul, kept", Case(products.gated_matmul_operator, {**gated, "keeps": True}, 2)
     yield "matmul, batches that broadcast", Case(matmul, {"a": numbers(2, 1, 3, 4), "b": numbers(3, 4, 2)}, 9)
     like = {"x": square, "factor": square, "addend": square}
-    yield "activation", Case(products.activation, {"x": square, "function": "gelu"}, 3)
-    yield "activation, factor", Case(products.activation, {**like, "function": "silu", "order": 1}, 5)
+    yield "activation", Case(activations.activation, {"x": square, "function": "gelu"}, 3)
+    yield "activation, factor", Case(activations.activation, {**like, "function": "silu", "order": 1}, 5)
+
+    both = {"grad": square, "x": numbers(2, 3, 6, seed=7), "factor": numbers(2, 3, 6, seed=8), "function": "silu"}
+    yield "gate backward", Case(activations.gate_backward, both, 3)
+    yield "gate backward, halves", Case(activations.gate_backward, {**both, "pairs": "halves"}, 2)
 
     for name in ("softmax", "log_softmax"):
         yield name, Case(getattr(rows, f"{name}_operator"), {"x": a, "dim": 1}, 2)
@@ -198,7 +202,7 @@ def test_a_torch_with_other_internals_is_a_warning_and_no_more(monkeypatch: pyte
 
     monkeypatch.delattr(_op_schema, "RuntimeSchemaInfo")
     with pytest.warns(tw.TilewrightWarning, match="cannot be told how operators are divided"):
-        products.activation.sharding(products.activation.ways)
-    assert products.activation(torch.ones(2, 2), None, None, "relu", 0).sum() == 4
+        activations.activation.sharding(activations.activation.ways)
+    assert activations.activation(torch.ones(2, 2), None, None, "relu", 0).sum() == 4
     monkeypatch.undo()
-    products.activation.sharding(products.activation.ways)
+    activations.activation.sharding(activations.activation.ways)

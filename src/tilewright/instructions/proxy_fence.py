@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, ClassVar
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.sim.values import Frame
 from tilewright.errors import LanguageError
-from tilewright.ir.effects import Effects, attribute
+from tilewright.ir.core import Op
+from tilewright.ir.effects import Effects, Proxy, attribute
 from tilewright.ir.instruction import Instruction
 from tilewright.trace.tracer import current
 
@@ -89,11 +90,19 @@ class ProxyFence(Instruction):
         name, space = "fence_proxy_async", _SPACES[self.space]
         if self.space == "global":
             name += "_global"
-        elif any(use.buffer.is_remote and use.use.is_write for op in printer.structure.places for use in op.uses):
-            name, space = "fence_proxy_async_cluster", "shared::cluster"  # shared::cta is this block's alone
+        elif any(_writes_to_others(op) for op in printer.structure.places):
+            # shared::cta is this block's alone; the other one waits for all writes of the thread, of global memory too.
+            name, space = "fence_proxy_async_cluster", "shared::cluster"
         printer.prelude.need(f"""\
 // Behind this fence and a barrier, bulk copies and matrix instructions see what this thread wrote.
 {FUNCTION} void {name}() {{
     asm volatile("fence.proxy.async.{space};" ::: "memory");
 }}""")
         printer.statement(f"{name}();", self)
+
+
+def _writes_to_others(op: Op) -> bool:
+    """Return whether a thread writes to shared memory of another block; what bulk copies write needs no fence."""
+    if op.effects.proxy is Proxy.ASYNC:
+        return False
+    return any(use.buffer.is_remote and use.use.is_write for use in op.uses)

@@ -7,7 +7,8 @@ Two kernels of one text. `rows` stay in shared memory, `columns` go by in a ring
 
 with P = exp2(scale A1 B1^T - tops), W = P (A2 B2^T - delta), where tops and delta are numbers of tokens. Where rows are
 keys, scores are transposed, so that P and W are operand A of the second products, and stay in registers. Each consumer
-has 64 rows. The second products of a step are under way while the first ones of the next step begin.
+has 64 rows. The second products of a step are under way while the first ones of the next step begin. Where columns are
+tokens, their numbers come with them: loads of global memory would be waited for in each step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import tilewright as tw
 
 WARPGROUP = 128
-LOAD = tw.atoms.SM90_TMA_LOAD
+LOAD, LOAD_NUMBERS = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_BULK_COPY_G2S
 
 
 @tw.kernel
@@ -32,16 +33,21 @@ def gradients_by_warpgroups(D1, D2, A1, A2, B1, B2, tops, deltas, scale, factor,
     sB1, sB2 = (tw.shared(A1.dtype, plan.smem_b) for _ in "12")
     warps = 4 * plan.consumers
     there = tw.pipeline(1, consumers=warps, bytes=4 * plan.rows * plan.head)
-    ring = tw.pipeline(plan.smem_b.shape[2], consumers=warps, bytes=4 * plan.columns * plan.head)
+    bytes_of_numbers = 8 * plan.columns if plan.of_keys else 0
+    ring = tw.pipeline(plan.smem_b.shape[2], consumers=warps, bytes=4 * plan.columns * plan.head + bytes_of_numbers)
+    numbers = tw.shared(tw.float32, (plan.columns, 2, plan.smem_b.shape[2])) if plan.of_keys else None
     tw.sync_threads()  # the barriers are there
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
-            bring(A1, A2, B1, B2, sA1, sA2, sB1, sB2, there.producer(), ring.producer(), before, after, plan)
+            bring(
+                A1, A2, B1, B2, tops, deltas, sA1, sA2, sB1, sB2, numbers, there.producer(), ring.producer(),
+                before, after, plan,
+            )  # fmt: skip
     else:
         tw.set_registers(plan.registers[1])
         add_up(
-            D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2, sB1, sB2,
+            D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2, sB1, sB2, numbers,
             there.consumer(), ring.consumer(), plan,
         )  # fmt: skip
 
@@ -70,7 +76,7 @@ def heads_of(A1, B1, head, plan):
 
 
 @tw.function
-def bring(A1, A2, B1, B2, sA1, sA2, sB1, sB2, there, state, before, after, plan):
+def bring(A1, A2, B1, B2, tops, deltas, sA1, sA2, sB1, sB2, numbers, there, state, before, after, plan):
     """Bring rows once, and columns in the order in which they are used."""
     tile, head, batch, begin, end = place_of(A1, B1, before, after, plan)
     with there.fill() as (_, full):
@@ -85,10 +91,16 @@ def bring(A1, A2, B1, B2, sA1, sA2, sB1, sB2, there, state, before, after, plan)
                     source = tw.guarded(columns)[batch, first + member, ...]
                     part = tw.local_tile(source, (plan.columns, plan.head), (step, 0))
                     tw.copy(LOAD, part, target[:, :, stage], barrier=full)
+                if plan.of_keys:
+                    for n, of_tokens in enumerate((tops, deltas)):
+                        part = tw.local_tile(of_tokens[batch, first + member, :], (plan.columns,), (step,))
+                        tw.copy(LOAD_NUMBERS, part, numbers[:, n, stage], barrier=full)
 
 
 @tw.function
-def add_up(D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2, sB1, sB2, there, state, plan):
+def add_up(
+    D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2, sB1, sB2, numbers, there, state, plan,
+):  # fmt: skip
     """Compute 64 rows of the tile."""
     tid = tw.thread_idx.x - WARPGROUP
     by_scores, by_sums = plan.scores.get_slice(tid), plan.sums.get_slice(tid)
@@ -112,7 +124,7 @@ def add_up(D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2,
     rows, columns = tw.size(scores.shape[0]), tw.size(scores.shape[1])
 
     tile, head, batch, begin, end = place_of(A1, B1, before, after, plan)
-    first_head, count = heads_of(A1, B1, head, plan)
+    _, count = heads_of(A1, B1, head, plan)
     first, extent = tile * plan.rows, B1.shape[2]
     beside = first + extent - A1.shape[2]
     top, least = tw.registers(tw.float32, rows), tw.registers(tw.float32, rows)
@@ -122,8 +134,7 @@ def add_up(D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2,
             top[r], least[r] = tw.guarded(tops)[batch, head, row], tw.guarded(deltas)[batch, head, row]
     there.acquire()
     used, begun = tw.int32(0), tw.int32(0)
-    for member in range(count):
-        of_head = [x[batch, first_head + member, :] if plan.of_keys else None for x in (tops, deltas)]
+    for _member in range(count):
         for step in tw.range(begin, end, unroll=1):
             stage = state.acquire()
             tw.wgmma_fence()
@@ -146,8 +157,8 @@ def add_up(D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2,
                         scores[r, c] = tw.where((place >= fewest) & (place <= most), scores[r, c], -math.inf)
             if plan.of_keys:
                 for c in tw.static_range(columns):
-                    token = column + at[0, 0][1] + at_of_first[0, c][1]
-                    scores[:, c] = tw.ex2_approx(scores[:, c] * scale - of_head[0][token], ftz=True)
+                    token = at[0, 0][1] + at_of_first[0, c][1]
+                    scores[:, c] = tw.ex2_approx(scores[:, c] * scale - numbers[token, 0, stage], ftz=True)
                 weights = tw.as_operand_a(plan.scores, S, to=plan.sums)
             else:
                 for r in tw.static_range(rows):
@@ -155,8 +166,8 @@ def add_up(D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2,
             tw.wgmma_wait(0)
             if plan.of_keys:
                 for c in tw.static_range(columns):
-                    token = column + at[0, 0][1] + at_of_first[0, c][1]
-                    slopes[:, c] = scores[:, c] * (slopes[:, c] - of_head[1][token])
+                    token = at[0, 0][1] + at_of_first[0, c][1]
+                    slopes[:, c] = scores[:, c] * (slopes[:, c] - numbers[token, 1, stage])
             else:
                 for r in tw.static_range(rows):
                     slopes[r, :] = scores[r, :] * (slopes[r, :] - least[r])

@@ -15,6 +15,7 @@ from tilewright.kernels._row_kernels import exponential, held_part, long_parts, 
 
 COLUMNS = 32  # of a block that adds up partial sums
 GROUPS = 16  # of threads that take rows of their own there
+PLACES = 12  # of the numbers that blocks of a cluster send each other in a step
 
 
 @tw.kernel
@@ -53,56 +54,163 @@ def softmax_gradient_long(dx, dy, y, tiles: tw.constexpr, columns: tw.constexpr,
 @tw.kernel
 def norm_gradient_held(
     dx, weight_sums, bias_sums, dy, x, mean, scale, weight,
-    tiles: tw.constexpr, columns: tw.constexpr, sums_layout: tw.constexpr, is_ahead: tw.constexpr,
+    tiles: tw.constexpr, columns: tw.constexpr, beside: tw.constexpr, stages: tw.constexpr,
 ):  # fmt: skip
-    """Compute dx of every row, and rows of weight_sums and bias_sums, which may be None, as mean and weight may.
+    """Compute dx of every row, and for each block a row of weight_sums and of bias_sums.
 
-    A block goes through many rows. With `is_ahead`, threads load the next row before they wait for the sums of this
-    one. With a `sums_layout` sums are kept in shared memory, else they and the weight in registers.
+    What is None of these, of mean and of weight is left out.
+
+    A block goes through many rows, `beside` at a time, and keeps sums in registers. The rows of the next steps come
+    into shared memory meanwhile, where a thread reads nothing but what it has copied itself. The blocks of a cluster
+    have `columns` columns of the same row each, and store a step later what they need each other's sums for. With two
+    stages a step waits for its rows before it asks for others, and loads its numbers then: more under way is slower.
     """
-    kind, extent, rows, step = wide(x.dtype), x.shape[-1], scale.shape[0], tw.grid_dim.x * tw.block_dim.y
-    first = tw.block_idx.x * tw.block_dim.y
-    w = None if weight is None else held_part(tw.guarded(weight), tiles, columns)
-    if w is not None and sums_layout is None:
-        w = +w
-    parts = [held_part(row_of(t, first + tw.thread_idx.y), tiles, columns) for t in (dy, x)]
-    ahead = [+part for part in parts] if is_ahead else []
-    sums = []
-    for out in (weight_sums, bias_sums):
-        if out is not None and sums_layout is not None:
-            sums.append(tw.shared(kind, sums_layout)[tw.thread_idx.x, ...])
-        else:
-            sums.append(None if out is None else tw.fragment_like(ahead[1].to(kind)))
+    kind, extent, rows, blocks = wide(x.dtype), x.shape[-1], scale.shape[0], tw.cluster_dim.x
+    rank, step = (tw.block_rank_in_cluster() if blocks > 1 else 0), tw.grid_dim.x // blocks * beside
+    first, thread = tw.block_idx.x // blocks * beside, tiles.get_slice(tw.thread_idx.x)
+    rings = [tw.shared(t.dtype, (columns, beside, stages)) for t in (dy, x)]
+    late = blocks > 1  # what other blocks have summed up is waited for a step later
+    ahead = stages - 1 - late
+
+    def own(row):
+        return held_part(row, tiles, columns, rank)
+
+    def bring(at, stage):
+        for t, ring in zip((dy, x), rings, strict=True):
+            tw.copy(own(row_of(t, at)), thread.partition_D(ring[:, tw.thread_idx.y, stage]))
+        tw.cp_async_commit()
+
+    def numbers_of(at):
+        return tuple(None if t is None else tw.guarded(t)[at] for t in (mean, scale))
+
+    for n in tw.static_range(ahead):
+        bring(first + n * step + tw.thread_idx.y, n)
+    like, w = own(row_of(x, first)), None if weight is None else own(tw.guarded(weight))
+    if w is not None and beside == 1 and weight.dtype.bits <= x.dtype.bits:
+        # Three stages leave less of L1 than the weight takes.
+        held = thread.partition_D(tw.shared(weight.dtype, columns))
+        held[...] = w
+        w = held
+    sums = [None if out is None else tw.fragment_like(like.to(kind)) for out in (weight_sums, bias_sums)]
     for total in sums:
         if total is not None:
             tw.clear(total)
-    for start in range(first, rows, step):
+    exchange = Exchange(kind) if late else None
+    stage, inverse, numbers = 0, 1 / kind(extent), numbers_of(first + tw.thread_idx.y)
+    before = numbers
+
+    def differences(stage, numbers):
+        """Add a row to the sums, and return the thread's sums of g * x^ and g."""
+        parts, slope, middle = parts_of(stage), kind(0), kind(0)
+        for i in tw.static_range(tw.size(like.shape[1])):
+            gradient, values = gradient_and_values(*parts, None, i, *numbers, kind)
+            if sums[0] is not None:
+                sums[0][:, i] += gradient * values
+            if sums[1] is not None:
+                sums[1][:, i] += gradient
+            if w is not None:
+                gradient = gradient * w[:, i].to(kind)
+            for n in tw.static_range(tw.size(gradient)):
+                slope = slope + gradient[n] * values[n]
+            if mean is not None:
+                middle = middle + gradient.reduce("add")
+        return (slope,) if mean is None else (slope, middle)
+
+    def parts_of(stage):
+        return [thread.partition_D(ring[:, tw.thread_idx.y, stage]) for ring in rings]
+
+    def store(at, stage, numbers, both):
+        """Store dx = scale * g - scale * mean(g) - scale^2 * mean(g * x^) * (x - mean)."""
+        parts, part, (shift, factor) = parts_of(stage), own(row_of(dx, at)), numbers
+        steep, middle = both[0] * inverse * (factor * factor), None if mean is None else both[1] * inverse * factor
+        for i in tw.static_range(tw.size(like.shape[1])):
+            gradient, values = gradient_and_values(*parts, w, i, shift, None, kind)
+            part[:, i] = gradient * factor - (values * steep if mean is None else middle + values * steep)
+
+    for start in range(first, rows + late * step, step):
         at = start + tw.thread_idx.y
-        if is_ahead:
-            gradient, values = (rows_read.to(kind) for rows_read in ahead)
-            for t, rows_read in zip((dy, x), ahead, strict=True):
-                tw.copy(held_part(row_of(t, at + step), tiles, columns), rows_read)
+        if stages == 2:
+            tw.cp_async_wait(0)
+        bring(at + ahead * step, (stage + ahead) % stages)
+        if stages == 2:
+            numbers = numbers_of(at)
         else:
-            gradient, values = (held_part(row_of(t, at), tiles, columns).to(kind) for t in (dy, x))
-        factor = tw.guarded(scale)[at]
-        values = (values if mean is None else values - tw.guarded(mean)[at]) * factor
-        if sums[0] is not None:
-            sums[0] += gradient * values
-        if sums[1] is not None:
-            sums[1] += gradient
-        if w is not None:
-            gradient = gradient * w.to(kind)
-        part = held_part(row_of(dx, at), tiles, columns)
-        if mean is None:
-            slope = tw.reduce((gradient * values).reduce("add"), "add", tiles.size) / extent
-            part[...] = (gradient - values * slope) * factor
+            coming = numbers_of(at + step)
+            tw.cp_async_wait(ahead)
+        both = tw.reduce(differences(stage, numbers), "add", tiles.size)
+        if late:
+            n = (start - first) // step
+            if start < rows:
+                exchange.send(both, n)
+            if start > first:
+                store(at - step, (stage + stages - 1) % stages, before, exchange.sums(len(both), n - 1))
+            before = numbers
         else:
-            both = tw.reduce(((gradient * values).reduce("add"), gradient.reduce("add")), "add", tiles.size)
-            slope, shift = both[0] / extent, both[1] / extent
-            part[...] = (gradient - (shift + values * slope)) * factor
+            store(at, stage, numbers, both)
+        stage, numbers = (stage + 1) % stages, numbers if stages == 2 else coming
+    if beside > 1:
+        tw.cp_async_wait(0)  # sums take the place of the ring
+    if late:
+        tw.cluster_sync()  # what this block sent has arrived
     for out, total in zip((weight_sums, bias_sums), sums, strict=True):
         if out is not None:
-            held_part(row_of(out, first + tw.thread_idx.y), tiles, columns)[...] = total
+            put_sums(own(row_of(out, first // beside)), total, thread, columns, beside)
+
+
+@tw.function
+def put_sums(part, total, thread, columns, beside):
+    """Store the sums of a block's rows: those that threads along y have are added up in shared memory."""
+    if beside == 1:
+        part[...] = total
+    else:
+        box = tw.shared(total.dtype, (columns, beside))
+        tw.sync_threads()  # what the memory held before has been read
+        thread.partition_D(box[:, tw.thread_idx.y])[...] = total
+        tw.sync_threads()
+        if tw.thread_idx.y == 0:
+            for other in range(1, beside):
+                total += thread.partition_S(box[:, other])
+            part[...] = total
+
+
+class Exchange:
+    """What the blocks of a cluster tell each other in each step: two numbers of each block.
+
+    Numbers travel by bulk copies, whose bytes an mbarrier counts: a `cluster_sync` in each step would wait for the
+    stores of dx. There are places for some steps, and all blocks meet before one that is read may be written again.
+    """
+
+    def __init__(self, kind):
+        self.blocks, self.rank, self.each = tw.cluster_dim.x, tw.block_rank_in_cluster(), 16 // kind.bytes
+        self.sent, self.found = (tw.shared(kind, (self.each, n, PLACES)) for n in (1, self.blocks))
+        self.full = tw.mbarrier(1, stages=PLACES)
+        tw.cluster_sync()  # all blocks have begun, and have mbarriers
+
+    @tw.function
+    def send(self, numbers, step):
+        """Send numbers of a step to all blocks; those of the step before are read later in this one."""
+        if step > 0 and step % (PLACES - 1) == 0:
+            tw.cluster_sync()
+        if tw.thread_idx.x == 0:
+            place = step % PLACES
+            for n in tw.static_range(self.each):
+                self.sent[n, 0, place] = numbers[n % len(numbers)]
+            tw.fence_proxy_async()
+            full = self.full[place]
+            full.arrive_expect_tx(16 * self.blocks)
+            for other in tw.static_range(self.blocks):
+                there = self.found[:, self.rank, place].at_rank(other)
+                tw.copy(tw.atoms.SM90_BULK_COPY_S2S, self.sent[:, 0, place], there, barrier=full.at_rank(other))
+
+    def sums(self, count, step):
+        """Return the sums of what all blocks have sent in a step."""
+        place = step % PLACES
+        self.full[place].wait(step // PLACES % 2)
+        totals = [self.found[n, 0, place] for n in range(count)]
+        for other in tw.static_range(1, self.blocks):
+            for n in tw.static_range(count):
+                totals[n] = totals[n] + self.found[n, other, place]
+        return totals
 
 
 @tw.kernel
@@ -112,23 +220,25 @@ def norm_gradient_long(dx, dy, x, mean, scale, weight, tiles: tw.constexpr, colu
     target, gradients, parts = (long_parts(row_of(t, at), tiles, columns) for t in (dx, dy, x))
     w = None if weight is None else long_parts(tw.guarded(weight), tiles, columns)
     count, slope, shift, factor = tw.ceil_div(extent, columns), kind(0), kind(0), scale[at]
+    middle = None if mean is None else mean[at]
     for i in range(count):
-        gradient, values = gradient_and_values(gradients, parts, w, i, at, mean, factor, kind)
+        gradient, values = gradient_and_values(gradients, parts, w, i, middle, factor, kind)
         slope = slope + (gradient * values).reduce("add")
         if mean is not None:
             shift = shift + gradient.reduce("add")
     slope, shift = (total / extent for total in tw.reduce((slope, shift), "add"))
     for i in range(count - 1, -1, -1):
-        gradient, values = gradient_and_values(gradients, parts, w, i, at, mean, factor, kind)
+        gradient, values = gradient_and_values(gradients, parts, w, i, middle, factor, kind)
         target[..., i] = (gradient - (values * slope if mean is None else shift + values * slope)) * factor
 
 
-def gradient_and_values(gradients, parts, w, i, at, mean, factor, kind):
-    """Return dy * weight and x^ of a part of a row."""
+def gradient_and_values(gradients, parts, w, i, mean, factor, kind):
+    """Return dy * weight and x^ of a part of a row; without a factor x - mean."""
     gradient, values = gradients[..., i].to(kind), parts[..., i].to(kind)
     if w is not None:
         gradient = gradient * w[..., i].to(kind)
-    return gradient, (values if mean is None else values - mean[at]) * factor
+    values = values if mean is None else values - mean
+    return gradient, values if factor is None else values * factor
 
 
 @tw.kernel
@@ -154,8 +264,17 @@ def tiles_part(x, at, column, tiles, columns):
 
 
 @tw.kernel
-def add_rows(out, partial):
-    """Add up the rows of partial sums: threads along y take rows of their own, whose sums meet in shared memory."""
+def add_rows(out, partial, further, further_partial):
+    """Add up the rows of partial sums; the second ones, by blocks behind along y, may be None."""
+    if further is None or tw.block_idx.y == 0:
+        add_rows_of(out, partial)
+    elif further is not None:
+        add_rows_of(further, further_partial)
+
+
+@tw.function
+def add_rows_of(out, partial):
+    """Add up rows of partial sums: threads along y take rows of their own, whose sums meet in shared memory."""
     column, group = tw.block_idx.x * COLUMNS + tw.thread_idx.x, tw.thread_idx.y
     sums, numbers, total = tw.shared(partial.dtype, (GROUPS, COLUMNS)), tw.guarded(partial), partial.dtype(0)
     for row in tw.range(group, partial.shape[0], GROUPS, unroll=8):

@@ -41,9 +41,9 @@ def row_of(x, at, fill=0):
     return tw.guarded(x, fill=fill)[(at, *coord, ...)]
 
 
-def held_part(row, tiles, columns):
-    """Return a thread's elements of a row whose threads hold `columns` elements."""
-    return tiles.get_slice(tw.thread_idx.x).partition_S(tw.local_tile(row, (columns,), 0))
+def held_part(row, tiles, columns, tile=0):
+    """Return a thread's elements of a row, or of a tile of it, whose threads hold `columns` elements."""
+    return tiles.get_slice(tw.thread_idx.x).partition_S(tw.local_tile(row, (columns,), tile))
 
 
 def long_parts(row, tiles, columns):

@@ -248,6 +248,9 @@ def attention_backward(
     key_offsets: Any = None,
     key_lengths: Any = None,
     lse_grad: Any = None,
+    dq: Any = None,
+    dk: Any = None,
+    dv: Any = None,
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of `tw.attention`'s q, k and v from that of its result.
 
@@ -261,7 +264,8 @@ def attention_backward(
 
     `result_of_forward` and `lse` are what `tw.attention` returns with `statistics=True`; the other arguments are those
     of that call. `lse_grad` is a gradient of lse, if there is one. Scores are computed again. Gradients have the type
-    of the arrays; each is summed in a fixed order, so that it is bitwise reproducible.
+    of the arrays; each is summed in a fixed order, so that it is bitwise reproducible. `dq`, `dk` and `dv` are arrays
+    for them, of any strides.
 
     Raises `ArgumentError` for arrays that do not fit together.
     """
@@ -276,10 +280,13 @@ def attention_backward(
             raise ArgumentError(f"{x.name} has the shape {x.shape}, and {shape} is expected for q {problem.q.shape}")
     check_together((problem.q, *given, *numbers))
     arrays = problem.q, problem.k, problem.v
-    found = [result(function, None, x, x.shape, x.dtype, name=f"d{x.name}") for x in arrays]
+    reads, types = (*arrays, *given, *numbers), (problem.q.dtype,)
+    found = [
+        result(function, out, x, x.shape, x.dtype, name=f"d{x.name}", types=types, reads=reads)
+        for x, out in zip(arrays, (dq, dk, dv), strict=True)
+    ]
     _backward(problem, given, numbers, found)
-    dq, dk, dv = (x.array for x in found)
-    return dq, dk, dv
+    return found[0].array, found[1].array, found[2].array
 
 
 def _backward(problem: Problem, given: list[Operand], numbers: list[Operand], found: list[Operand]) -> None:
@@ -298,7 +305,7 @@ def numbers_of_tokens(
 ) -> tuple[View, View]:
     """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2."""
     *leading, tokens = problem.numbers_shape()
-    shape = (*leading, tokens + BEHIND)  # tiles read what is behind the last token
+    shape = (*leading, -(-tokens // 4) * 4 + BEHIND)  # tiles read what is behind; bulk copies begin at 16 bytes
     made = [result(problem.function, None, problem.q, shape, problem.kind) for _ in ("delta", "tops")]
     delta, tops = (problem.numbers(x) for x in made)
     if 0 not in lse.shape:

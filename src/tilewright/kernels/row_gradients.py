@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any  # Any: arrays of any library, and launchers
+from typing import Any  # Any: arrays of any library
 
 import tilewright as tw
 from tilewright.dtypes import DType, float32, float64
@@ -21,12 +22,14 @@ from tilewright.kernels._row_gradient_kernels import (
 from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, launcher, read, result, rows_of
 from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
-from tilewright.kernels.rows import RESIDENT, RowPlan, plan_rows, read_vector
+from tilewright.kernels.rows import MOST_THREADS, RESIDENT, SMALLEST_BLOCK, RowPlan, plan_rows, read_vector
 from tilewright.runtime import driver
 from tilewright.runtime.views import View
 
 PAIR_BYTES = 32  # of each of two arrays that a thread holds
-_SIMULATED = 2  # multiprocessors that sums over rows are divided for in the simulator
+STAGES = 3  # of the rows that come into shared memory, at most
+# Of the simulator: multiprocessors that rows are divided for, bytes of shared memory, and whether there are clusters.
+_SIMULATED = 2, 232448, True
 
 
 @repeating("axis")
@@ -148,7 +151,7 @@ def _norm_backward(
     if 0 in source.shape:
         for total in filter(None, sums if columns else ()):
             nothing = result(function, None, source, (0, columns), kind)
-            _add_rows(total, nothing.view((0, columns), (columns, 1)))
+            _add_rows([(total, nothing.view((0, columns), (columns, 1)))])
     else:
         rows = rows_of((target, gradient, source))
         vectors = [None if v is None else v.view((rows.count,), (1,)) for v in numbers]
@@ -169,8 +172,11 @@ def _launch_norm(
 ) -> None:
     dx, dy, x = rows.views
     device = source.info.device
-    processors = _SIMULATED if isinstance(device, str) else driver.device_properties(device).multiprocessors
-    plan, layout, is_ahead = plan_gradient(_bits(rows), rows.columns, rows.vector, sum(s is not None for s in sums))
+    processors, shared, has_clusters = _SIMULATED
+    if not isinstance(device, str):
+        found = driver.device_properties(device)
+        processors, shared, has_clusters = found.multiprocessors, found.shared_bytes_optin, found.capability >= (9, 0)
+    plan = plan_gradient(_bits(rows), rows.columns, rows.vector, shared, 8 if has_clusters else 1)
 
     def partial(count: int) -> list[View | None]:
         """Return memory for partial sums of so many parts of the rows."""
@@ -178,15 +184,18 @@ def _launch_norm(
         made = [None if out is None else result(function, None, source, shape, kind) for out in sums]
         return [None if p is None else p.view(p.shape, p.info.strides) for p in made]
 
-    threads = plan.block[0] * plan.block[1]
+    threads, beside = plan.block
     if not plan.is_long:
-        resident = 1 if layout is not None else max(1, RESIDENT // threads)
+        resident = max(1, RESIDENT // (threads * beside))
+        cluster = -(-rows.columns // plan.held)
         # Each thread goes through eight rows at least, where there are so many for all.
-        blocks = max(1, min(plan.grid(rows.count), max(processors * resident, 1), -(-plan.grid(rows.count) // 8)))
-        blocks = max(blocks, min(plan.grid(rows.count), processors))
-        parts = partial(blocks * plan.block[1])
-        kernel = launcher(norm_gradient_held, blocks, plan.block, resident)
-        kernel(dx, *parts, dy, x, *numbers, weight, plan.tiles, plan.held, layout, is_ahead)
+        most = processors * resident // cluster
+        count = plan.grid(rows.count)
+        blocks = max(1, min(count, most, max(-(-count // 8), processors // cluster)))
+        parts = partial(blocks)
+        kernel = norm_gradient_held if cluster == 1 else norm_gradient_held.configure(cluster=cluster)
+        launch = launcher(kernel, blocks * cluster, plan.block, resident)
+        launch(dx, *parts, dy, x, *numbers, weight, plan.tiles, plan.held, beside, stages_of(plan))
     else:
         parts = []
         if any(s is not None for s in sums):
@@ -200,39 +209,40 @@ def _launch_norm(
         # After the sums: dx may be dy or x itself.
         launch = launcher(norm_gradient_long, rows.count, plan.block, plan.min_blocks)
         launch(dx, dy, x, *numbers, weight, plan.tiles, plan.held)
-    for out, part in zip(sums, parts, strict=False):
-        if out is not None:
-            _add_rows(out, part)
+    pairs = zip(sums, parts, strict=False)
+    _add_rows([(out, part) for out, part in pairs if out is not None and part is not None])
 
 
-def _add_rows(out: Operand, partial: View | None) -> None:
-    launcher(add_rows, -(-out.shape[0] // COLUMNS), (COLUMNS, GROUPS))(out.view(out.shape, (1,)), partial)
+def _add_rows(sums: list[tuple[Operand, View]]) -> None:
+    """Add up partial sums: one launch for those of weight and bias."""
+    if sums:
+        arguments = [x for out, part in sums for x in (out.view(out.shape, (1,)), part)]
+        launch = launcher(add_rows, (-(-sums[0][0].shape[0] // COLUMNS), len(sums)), (COLUMNS, GROUPS))
+        launch(*arguments, *[None] * (4 - len(arguments)))
 
 
 @lru_cache(maxsize=1024)
-def plan_gradient(bits: int, columns: int, vector: int, sums: int) -> tuple[RowPlan, Any, bool]:
-    """Return the plan for gradients of a norm, a layout of sums in shared memory or None, and whether rows are ahead.
+def plan_gradient(bits: int, columns: int, vector: int, shared: int, blocks: int) -> RowPlan:
+    """Return the plan for gradients of a norm on a GPU with so many bytes of shared memory and blocks of a cluster.
 
-    >>> [plan_gradient(16, columns, 16, 2)[0].block[0] for columns in (1024, 8192, 16384)]
-    [128, 1024, 1024]
-    >>> plan_gradient(16, 8192, 16, 2)[1], plan_gradient(16, 16384, 16, 2)[1].shape
-    (None, (1024, (4, 2), 2))
+    >>> [plan_gradient(16, columns, 16, 232448, 8).block for columns in (1024, 4096, 131072)]
+    [(64, 8), (256, 4), (1024, 1)]
     """
-    each, most = {16: (8, 16), 32: (4, 16), 64: (2, 4)}[bits]  # elements of a thread, as its registers allow
-    plan = plan_rows(bits, columns, vector, each * bits // 8)
-    if not plan.is_long:
-        return plan, None, True
-    double = plan_rows(bits, columns, vector, most * bits // 8)
-    wide = 8 if bits == 64 else 4
-    if double.is_long or sums == 0 or double.held * wide * sums > 200 * 1024:
-        return plan, None, False
-    # A thread's elements are its own, wherever they are: neighbouring threads have neighbouring vectors of 16 bytes.
-    threads, width = double.block[0], max(1, min(vector, 16) // (bits // 8))
-    four = min(width, 16 // wide)
-    inner = (four, width // four) if width > four else four
-    steps = (1, four * threads) if width > four else 1
-    count = double.held // threads // width
-    return double, tw.Layout((threads, inner, count), (four, steps, width * threads)), bits == 16
+    size = bits // 8
+    width, each = max(1, min(vector, 16) // size), PAIR_BYTES // size
+    most = 1 << min(MOST_THREADS, shared // (PAIR_BYTES * (2 * STAGES + 1))).bit_length() - 1
+    threads = min(most, 1 << (max(-(-columns // each), 1) - 1).bit_length())
+    if columns > threads * each * blocks:
+        return replace(plan_rows(bits, columns, vector, PAIR_BYTES), is_long=True)
+    tiles = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(threads), tw.Layout(width))
+    steps = min(each, -(-columns // threads))
+    beside = max(1, min(8, most // threads), SMALLEST_BLOCK // threads)
+    return RowPlan(tiles, (threads, beside), -(-steps // width) * width * threads, False)
+
+
+def stages_of(plan: RowPlan) -> int:
+    """Return the stages of the rows of a block: two where it has several, which was measured to be faster."""
+    return 2 if plan.block[1] > 1 else STAGES
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """Functions of neural networks and their derivatives, element by element; device code, traced into kernels.
 
-`derivative` works on a number and on a tile. `finish` and `finish_pair` are epilogues of matmul; `activate` is a kernel
-of its own.
+`derivative` works on a number and on a tile. `finish` and `finish_pair` are epilogues of matmul; `activate` and
+`slopes` are kernels of their own.
 """
 
 from __future__ import annotations
@@ -116,3 +116,16 @@ def activate(y, x, factor, addend, function: tw.constexpr, order: tw.constexpr, 
         found = found + thread.partition_S(tw.local_tile(addend, size, block, guard=True)).to(kind)
     part = thread.partition_D(tw.local_tile(y, size, block, guard=True))
     part[...] = found.to(y.dtype)
+
+
+@tw.kernel
+def slopes(dx, dfactor, grad, x, factor, function: tw.constexpr, order: tw.constexpr):
+    """Compute the gradients of x and factor of derivative(x) * factor; all are (rows, columns), of any strides."""
+    thread, tiles = TILES.get_slice(tw.thread_idx.x), tw.ceil_div(x.shape[1], TILE)
+    row, tile = tw.block_idx.x // tiles, tw.block_idx.x % tiles
+    kind = tw.float64 if x.dtype == tw.float64 else tw.float32
+    parts = [thread.partition_S(tw.local_tile(t[row, :], (TILE,), (tile,), guard=True)) for t in (grad, x, factor)]
+    gradient, values, other = (part.to(kind) for part in parts)
+    found = gradient * other * derivative(function, order + 1, values), gradient * derivative(function, order, values)
+    for t, slope in zip((dx, dfactor), found, strict=True):
+        thread.partition_D(tw.local_tile(t[row, :], (TILE,), (tile,), guard=True))[...] = slope.to(t.dtype)

@@ -79,7 +79,8 @@ def attention_operator(
 def _empty_gradients(
     grad: torch.Tensor, lse_grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    """Return empty gradients in the order of memory of what they are of, so that those of heads join without a copy."""
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 @op("tilewright::attention_backward", shape=_empty_gradients, vmap="loop")
@@ -101,6 +102,7 @@ def attention_backward_operator(
     """Compute the gradients of q, k and v. These are not differentiable, as with torch's fused attention."""
     # Bulk copies take no gradients that repeat one number, as that of a sum does.
     joined = grad if 0 not in grad.stride() and grad.stride(-1) == 1 else grad.contiguous()
+    made = zip(("dq", "dk", "dv"), _empty_gradients(grad, lse_grad, q, k, v), strict=True)
     dq, dk, dv = tilewright.attention_backward(
         joined,
         q,
@@ -114,6 +116,7 @@ def attention_backward_operator(
         key_offsets=key_offsets,
         key_lengths=key_lengths,
         lse_grad=lse_grad,
+        **dict(made),
     )
     return dq, dk, dv
 

@@ -147,6 +147,8 @@ class Operator(Generic[P, R]):
         With `setup`, both are as `torch.library.register_autograd` takes them: `setup(ctx, inputs, output)` and
         `function(ctx, *gradients)`.
 
+        Where nothing uses a result, its gradient is zeros, or None if the annotation of a gradient allows it.
+
         Gradients are differentiable if `function` consists of operators that are. They may have any strides, and
         overlap in memory: the gradient of a sum has strides of 0.
 
@@ -397,8 +399,10 @@ class _Backward:
     def __init__(self, operator: Operator[Any, Any], function: Callable[..., Any]) -> None:
         self.operator, self.function = operator, function
         inputs = list(operator._signature.parameters)
-        parameters = list(inspect.signature(function).parameters)
+        signature = inspect.signature(function).parameters
+        parameters = list(signature)
         self.gradients = operator._results
+        self.may_be_none = any("None" in str(signature[n].annotation) for n in parameters[: self.gradients])
         self.names = parameters[self.gradients :]
         known = [*inputs, *_OWN_INPUTS]
         if len(parameters) < self.gradients or any(name not in known for name in self.names):
@@ -429,6 +433,8 @@ class _Backward:
             else:
                 ctx.plain[name] = value
         ctx.save_for_backward(*saved)
+        if self.may_be_none:
+            ctx.set_materialize_grads(False)
 
     def run(self, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         given = dict(ctx.plain)

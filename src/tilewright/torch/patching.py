@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from io import StringIO
 from typing import Any  # Any: plain data, and classes of modules
 
@@ -16,7 +17,7 @@ from rich.table import Table
 from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.notebook import Column, Row
-from tilewright.torch import nn
+from tilewright.torch import gated, nn
 
 # What becomes of modules of exactly these classes.
 MODULES: dict[Any, Any] = {
@@ -30,7 +31,7 @@ _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class PatchRow:
-    """The result for one module: its name in the model, its class before, and its class now or why it stayed.
+    """The result for one module: its name in the model, its class before, and what it is now or why it stayed.
 
     >>> import torch, tilewright as tw
     >>> tw.torch.patch(torch.nn.Sequential(torch.nn.ReLU())).rows[0].reason
@@ -60,7 +61,7 @@ class PatchReport:
 
     @property
     def swapped(self) -> tuple[PatchRow, ...]:
-        """The modules whose class changed."""
+        """The modules whose class or `forward` changed."""
         return tuple(row for row in self.rows if row.after is not None)
 
     @property
@@ -69,7 +70,7 @@ class PatchReport:
         return tuple(row for row in self.rows if row.after is None)
 
     def undo(self) -> None:
-        """Give the modules their classes back; those that changed since keep theirs.
+        """Give the modules their classes and functions back; those that changed since keep theirs.
 
         >>> import torch, tilewright as tw
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4))
@@ -79,8 +80,10 @@ class PatchReport:
         <class 'torch.nn.modules.linear.Linear'>
         """
         for module, before in self._changed:
-            if type(module) is MODULES[before]:
+            if type(module) is MODULES.get(before):
                 module.__class__ = before
+            elif gated.is_gated(module):
+                del module.forward, module.gated
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -135,6 +138,10 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
     `state_dict` are unchanged. A module of a subclass is not switched, nor is one whose `forward` was replaced. `skip`
     has names of modules, or patterns such as "layers.*.head".
 
+    A module that computes down(silu(gate(x)) * up(x)) with three linear layers of its own, as the models of Llama's
+    kind have it, gets another `forward`: silu and the multiplication follow in the product of `up`, or are one kernel
+    where a gradient is required, and so are their gradients. `torch.fx` finds out what a module computes.
+
     CPU tensors then run in the simulator, which is for tests and slow.
 
     Raises `ArgumentError` for anything but a module.
@@ -144,11 +151,18 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
     patterns = (skip,) if isinstance(skip, str) else tuple(skip)
     rows, changed = [], []
     for name, module in model.named_modules():
+        is_skipped = any(fnmatchcase(name, p) for p in patterns)
+        layers = None if is_skipped else gated.gated_layers(module)
+        if layers is not None:
+            module.gated, module.forward = layers, partial(gated.gated_forward, module)
+            changed.append((module, type(module)))
+            rows.append(PatchRow(name, _shown(type(module)), "a gated layer", None))
+            continue
         has_own = next(module.parameters(recurse=False), None) is not None
         if not has_own and next(module.children(), None) is not None:
             continue
         before = type(module)
-        reason = "skip names it" if any(fnmatchcase(name, p) for p in patterns) else _reason(module)
+        reason = "skip names it" if is_skipped else _reason(module)
         if reason is None:
             module.__class__ = MODULES[before]
             changed.append((module, before))

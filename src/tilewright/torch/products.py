@@ -13,7 +13,8 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.kernels.dropout import check_probability
-from tilewright.torch._activation_kernel import FUNCTIONS, THREADS, TILE, activate, finish, finish_pair
+from tilewright.torch._activation_kernel import FUNCTIONS, finish, finish_pair
+from tilewright.torch.activations import activation, both_of, gate_backward
 from tilewright.torch.dropout import dropout_operator, seed_for
 from tilewright.torch.operators import op
 from tilewright.torch.sharding import Way, partial, replicated, shard, sharded_like, sums
@@ -22,66 +23,8 @@ Epilogue = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 Pairs = Literal["halves", "interleaved"]
 EPILOGUES = (*FUNCTIONS, "swiglu")
 _DROPOUT = 8  # its place among the inputs of the operator
-_LAST_ORDER = 3  # of the derivatives that kernels know
 _INTEGERS = (torch.int8, torch.uint8)
 _BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
-
-
-def _same_shape(
-    x: torch.Tensor,
-    factor: torch.Tensor | None = None,
-    addend: torch.Tensor | None = None,
-    function: str = "relu",
-    order: int = 0,
-) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@op("tilewright::activation", shape=_same_shape, vmap="elementwise")
-def activation(
-    x: torch.Tensor,
-    factor: torch.Tensor | None = None,
-    addend: torch.Tensor | None = None,
-    function: str = "relu",
-    order: int = 0,
-) -> torch.Tensor:
-    """Compute derivative(x) * factor + addend, where all have one shape; `order` 0 is the function itself."""
-    if order > _LAST_ORDER:
-        raise ArgumentError(f"{function} has derivatives up to the third here, got one of order {order}")
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    vectors = [x if v is None else v for v in (x, factor, addend)]
-    operands = tuple(n for n, v in (("factor", factor), ("addend", addend)) if v is not None)
-    flat = [v.contiguous().reshape(-1) for v in vectors]
-    activate[tilewright.ceil_div(x.numel(), TILE), THREADS](y.reshape(-1), *flat, function, order, operands)
-    return y
-
-
-@activation.backward
-def _activation_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    factor: torch.Tensor | None,
-    addend: torch.Tensor | None,
-    function: str,
-    order: int,
-    needs: frozenset[str],
-) -> dict[str, torch.Tensor]:
-    found = {}
-    if "x" in needs:
-        slope = grad if factor is None else grad * factor
-        found["x"] = activation(x, slope, None, function, order + 1)
-    if factor is not None and "factor" in needs:
-        found["factor"] = activation(x, grad, None, function, order).to(factor.dtype)
-    if addend is not None and "addend" in needs:
-        found["addend"] = grad.to(addend.dtype)
-    return found
-
-
-@activation.sharding
-def _activation_ways(x: Any, factor: Any = None, addend: Any = None, function: str = "relu", order: int = 0) -> Any:
-    together = [Way([shard(n)], dict.fromkeys(("x", "factor", "addend"), shard(n))) for n in range(len(x.shape))]
-    # Nonlinear in x, and linear in what follows it.
-    return together + ([] if factor is None else [Way([p], {"factor": p, "addend": p}) for p in sums()])
 
 
 def _result(
@@ -333,9 +276,9 @@ def gated_matmul_operator(
 
 @gated_matmul_operator.backward
 def _gated_backward(
-    grad: torch.Tensor,
-    of_gate: torch.Tensor,
-    of_up: torch.Tensor,
+    grad: torch.Tensor | None,
+    of_gate: torch.Tensor | None,
+    of_up: torch.Tensor | None,
     a: torch.Tensor,
     b: torch.Tensor,
     bias: torch.Tensor | None,
@@ -349,6 +292,7 @@ def _gated_backward(
     results: tuple[torch.Tensor, ...],
     needs: frozenset[str],
 ) -> dict[str, torch.Tensor]:
+    grad = torch.zeros_like(results[0]) if grad is None else grad
     found = {}
     if residual is not None and "residual" in needs:
         found["residual"] = _summed(grad, residual)
@@ -357,14 +301,14 @@ def _gated_backward(
     if dropout:
         assert seed is not None
         grad = dropout_operator(grad, seed, dropout)
-    is_halves, more_gate, more_up = pairs == "halves", None, None
-    if keeps:  # gradients of gradients reach them
-        (_, gate, up), more_gate, more_up = results, of_gate, of_up
+    if keeps:
+        _, gate, up = results
     else:
-        product = matmul_operator(a, b, bias, None, None, "", grad.dtype, precision)
-        gate, up = product.chunk(2, -1) if is_halves else product.unflatten(-1, (-1, 2)).unbind(-1)
-    slopes = activation(gate, grad * up, more_gate, epilogue, 1), activation(gate, grad, more_up, epilogue, 0)
-    slope = torch.cat(slopes, -1) if is_halves else torch.stack(slopes, -1).flatten(-2)
+        gate, up = both_of(matmul_operator(a, b, bias, None, None, "", grad.dtype, precision), pairs)
+    slope = gate_backward(grad, gate, up, epilogue, 0, pairs)
+    if keeps and (of_gate is not None or of_up is not None):  # gradients of gradients reach them
+        more = [torch.zeros_like(gate) if v is None else v for v in (of_gate, of_up)]
+        slope = slope + torch.stack(more, -2 if pairs == "halves" else -1).flatten(-2)
     return found | _gradients_of_product(slope, a, b, bias, precision, needs)
 
 

@@ -9,16 +9,19 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
-from tilewright.torch.rows import check_tensor, in_rows
+from tilewright.torch.rows import check_tensor
 from tilewright.torch.sharding import Way, shard, sharded_like, sums
 
 
-@op("tilewright::rope", shape=in_rows, vmap="loop")
+@op("tilewright::rope", shape="x", vmap="loop")
 def rope_operator(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, inverse: bool
 ) -> torch.Tensor:
     """Turn pairs by angles: the operator under `tw.torch.rope`."""
-    found: torch.Tensor = tilewright.rope(x, cos, sin, interleaved=interleaved, inverse=inverse)
+    # Tokens before heads stay so, and what follows joins heads without a copy.
+    found: torch.Tensor = tilewright.rope(
+        x, cos, sin, interleaved=interleaved, inverse=inverse, out=torch.empty_like(x)
+    )
     return found
 
 

@@ -49,7 +49,8 @@ def test_ptx() -> None:
     spec = tw.static(tw.spec(tw.int32, (16, T)))
     ptx = around[8, T].ptx(spec, spec, tw.row_major((2, T)), arch="sm_90a")
     for text in ("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes", "cvta.to.shared::cluster.u64",
-                 "mapa.shared::cluster.u32", "mbarrier.try_wait.parity.acquire.cluster.shared.b64"):  # fmt: skip
+                 "mapa.shared::cluster.u32", "mbarrier.try_wait.parity.acquire.cluster.shared.b64",
+                 "fence.proxy.async.shared::cta;"):  # fmt: skip
         assert text in ptx, text
     assert around[8, T].resources(spec, spec, tw.row_major((2, T)), arch="sm_90a").spills == 0
 

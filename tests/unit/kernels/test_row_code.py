@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -87,25 +88,40 @@ def test_tiles_are_for_all_threads() -> None:
                 assert copy.size == plan.threads
 
 
-GRADIENTS = [(tw.bfloat16, 4096), (tw.bfloat16, 8192), (tw.bfloat16, 16384), (tw.float32, 4096), (tw.float32, 16384)]
+GRADIENTS = [(tw.bfloat16, 1024), (tw.bfloat16, 4096), (tw.bfloat16, 16384), (tw.bfloat16, 131072)]
+GRADIENTS += [(tw.float32, 4096), (tw.float32, 16384), (tw.float64, 4096)]
 
 
 @pytest.mark.parametrize(
     ("dtype", "columns"),
     [
-        pytest.param(*size, marks=() if size == (tw.bfloat16, 16384) else pytest.mark.slow, id=str(size))
+        pytest.param(*size, marks=() if size == (tw.bfloat16, 131072) else pytest.mark.slow, id=str(size))
         for size in GRADIENTS
     ],
 )
 def test_gradients_of_norms_do_not_spill(dtype: tw.DType, columns: int) -> None:
-    plan, layout, is_ahead = row_gradients.plan_gradient(dtype.bits, columns, 16, 2)
-    x, w, n = tw.spec(dtype, (ROWS, columns)), tw.spec(dtype, (columns,)), tw.spec(tw.float32, (ROWS,))
-    parts = tw.spec(tw.float32, (264, columns))
-    resident = 1 if layout is not None else 1024 // (plan.block[0] * plan.block[1])
-    launch = _row_gradient_kernels.norm_gradient_held.configure(min_blocks=resident)[264, plan.block]
-    args = (x, parts, parts, x, x, n, n, w, plan.tiles, plan.held, layout, is_ahead)
+    plan = row_gradients.plan_gradient(dtype.bits, columns, 16, 232448, 8)
+    kind = tw.float64 if dtype is tw.float64 else tw.float32
+    x, w, n = tw.spec(dtype, (ROWS, columns)), tw.spec(dtype, (columns,)), tw.spec(kind, (ROWS,))
+    parts, (threads, beside), cluster = tw.spec(kind, (264, columns)), plan.block, -(-columns // plan.held)
+    kernel = _row_gradient_kernels.norm_gradient_held
+    kernel = kernel if cluster == 1 else kernel.configure(cluster=cluster)
+    launch = kernel.configure(min_blocks=max(1, rows.RESIDENT // (threads * beside)))[128, plan.block]
+    args = (x, parts, parts, x, x, n, n, w, plan.tiles, plan.held, beside, row_gradients.stages_of(plan))
     found, code = launch.resources(*args, arch="sm_90a"), str(launch.sass(*args, arch="sm_90a"))
-    assert not found.spills and found.local_bytes == 0
-    assert "LDG.E.128" in code and "STG.E.128" in code
-    in_flight = min(65536 // found.registers, resident * plan.block[0] * plan.block[1]) * plan.held // plan.block[0]
-    assert in_flight * dtype.bytes * 2 >= 32768
+    assert not found.spills and found.local_bytes == 0 and found.registers * threads * beside <= 65536
+    assert "LDGSTS.E.BYPASS.128" in code and "STG.E.128" in code and "LDS.128" in code
+    assert threads * beside * plan.held // threads * dtype.bytes * 2 >= 32768  # bytes of a stage
+
+
+def test_gradients_of_norms_fit_the_shared_memory() -> None:
+    for shared, blocks in ((232448, 8), (166912, 1), (101376, 1), (65536, 1)):
+        for bits, columns in itertools.product((16, 32, 64), (1, 40, 1000, 4096, 16384, 16400, 131072, 10**6)):
+            plan = row_gradients.plan_gradient(bits, columns, 16, shared, blocks)
+            if plan.is_long:
+                assert columns * bits > 8 * 256 * row_gradients.PAIR_BYTES * blocks
+                continue
+            cluster, (threads, beside) = -(-columns // plan.held), plan.block
+            assert cluster <= blocks and threads * beside <= 1024 and (cluster == 1 or beside == 1)
+            bytes_of_rows = plan.held * bits // 8 * (2 * row_gradients.stages_of(plan) * beside + 1)
+            assert bytes_of_rows <= shared and plan.held % threads == 0
