@@ -46,7 +46,11 @@ except ImportError:  # as above
 # The IR, its passes and what runs it: users meet none of it but what the simulator finds.
 INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes"))
 # Rooms in whose functions variables have short names.
-SHORT = (*INNER, *(f"tilewright/{folder}/" for folder in ("frontend", "instructions", "runtime", "schedule", "trace")))
+_ROOMS = (
+    "ahead", "arch", "atoms", "bench", "cli", "demo", "distributed", "draw", "frontend", "instructions", "jax",
+    "kernels", "layout", "profile", "runtime", "schedule", "suites", "tensors", "tiled", "torch", "trace", "tune",
+)  # fmt: skip
+SHORT = (*INNER, *(f"tilewright/{folder}/" for folder in _ROOMS))
 SHOWN = ("tilewright/backends/sim/findings.py",)
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
@@ -220,7 +224,7 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
     thinner = thin("\n".join(lines))
-    return dense(short(thinner) if name.startswith(SHORT) else thinner).encode()
+    return dense(short(thinner) if is_short(name) else thinner).encode()
 
 
 def unannotated(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -305,6 +309,16 @@ _SCOPES = (
     ast.GeneratorExp,
 )  # fmt: skip
 _BY_NAME = {"locals", "eval", "exec", "vars", "dir"}  # what knows variables by their names
+
+
+def is_short(name: str) -> bool:
+    """Say whether variables of a module have short names: not those of code for the device, which lies in `_` files.
+
+    What is generated from it has the names of its variables.
+    """
+    folder, _, file = name.rpartition("/")
+    is_of_device = file.startswith("_") and not name.startswith(INNER)
+    return (name.startswith(SHORT) or folder == "tilewright") and not is_of_device
 
 
 def short(text: str) -> str:

@@ -170,7 +170,7 @@ def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType) -> None:
     modules = [name for name in files if build.is_ours(name) and not name.startswith("tilewright/examples/")]
     for name in modules[:: len(modules) // 30]:
         lean = build.lean(files[name], name, shown)
-        source = build.short(files[name].decode()).encode() if name.startswith(build.SHORT) else files[name]
+        source = build.short(files[name].decode()).encode() if build.is_short(name) else files[name]
         assert program(build, lean, name, None) == program(build, source, name, shown), name
 
 
@@ -323,7 +323,7 @@ def same_code(one: CodeType, other: CodeType) -> bool:
 def test_short_names_leave_the_code_of_all_modules_as_it_is(build: ModuleType) -> None:
     files = plain_wheel()
     for name in files:
-        if build.is_ours(name) and name.startswith(build.SHORT):
+        if build.is_ours(name) and build.is_short(name):
             source = files[name].decode()
             assert same_code(compile(source, name, "exec"), compile(build.short(source), name, "exec")), name
 
