@@ -187,7 +187,7 @@ class HopperPlan:
         sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks)
         is_short = sums < ROWS  # two of these under way NVRTC 13.0 ends early (C7517)
         is_one = m == self.mma.tiler_mn[0]  # the sums of one instruction's rows
-        return self.promotes and is_one and not is_short and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+        return self.promotes and is_one and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
 
 
 def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:
