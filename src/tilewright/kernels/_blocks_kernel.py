@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tilewright as tw
 from tilewright.kernels.problem import BLOCK
 
@@ -29,13 +31,10 @@ class BlockScales:
             found.append([array[row, block] for row in rows])
         return found
 
-    def places(self):
-        """Return the combinations of scales by which accumulators are multiplied."""
-        return list(dict.fromkeys(zip(*(reads.groups for reads in self.reads), strict=True)))
-
     def ahead(self, k_tile, last, count, steps=1):
         """Return the scales of `steps` tiles of K at a time, for waves of `count` accumulators."""
-        are_of_quad = all(x.mode == 0 or x.span > 1 for x in self.reads) and len(self.places()) * steps <= 4
+        are_of_quad = all(x.mode == 0 or x.span > 1 for x in self.reads)
+        are_of_quad = are_of_quad and math.prod(x.held for x in self.reads) * steps <= 4
         return (ScalesOfQuad if are_of_quad else ScalesAhead)(self, k_tile, last, count, steps)
 
     def factors(self, found, first, count):
@@ -81,17 +80,22 @@ class ScalesOfQuad:
 
     def __init__(self, scales, k_tile, last, count, steps):
         self.scales, self.last, self.count, self.steps = scales, last, count, steps
-        self.places, self.lanes = scales.places(), len(scales.places())
         slot = tw.lane_id() % 4
+        self.rows, self.numbers, self.lanes = [], [], 1
+        for first, reads, array in zip(scales.firsts, scales.reads, scales.arrays, strict=True):
+            held = reads.held
+            number = slot // self.lanes % held  # of the scales that a tile needs, the one that this lane loads
+            if reads.span == 1:
+                row, numbers = first + reads.firsts[0], range(held)
+                for n in range(1, held):
+                    row = tw.where(number == n, first + reads.firsts[n], row)
+            else:
+                row = first // reads.span + number
+                numbers = [(first + x) // reads.span - first // reads.span if held > 1 else 0 for x in reads.firsts]
+            self.rows.append(tw.minimum(row, array.shape[0] - 1))
+            self.numbers.append([n * self.lanes for n in numbers])
+            self.lanes *= held
         self.step = slot // self.lanes % steps
-        self.rows = []
-        for n, (reads, array) in enumerate(zip(scales.reads, scales.arrays, strict=True)):
-            firsts = [reads.firsts[place[n]] for place in self.places]
-            offset = firsts[0]
-            for number, each in enumerate(firsts):
-                if each != firsts[0]:
-                    offset = tw.where(slot % self.lanes == number, each, offset)
-            self.rows.append(tw.minimum((scales.firsts[n] + offset) // reads.span, array.shape[0] - 1))
         self.held = [tw.registers(x.dtype, 1) for x in scales.arrays]
         self.fetch(k_tile)
 
@@ -107,7 +111,10 @@ class ScalesOfQuad:
         groups = list(zip(*(reads.groups for reads in self.scales.reads), strict=True))
         found = []
         for step in range(self.steps):
-            of = {p: tw.shuffle(factor, step * self.lanes + n, 4) for n, p in enumerate(self.places)}
+            of = {}
+            for place in dict.fromkeys(groups):
+                lane = sum((n[g] for n, g in zip(self.numbers, place, strict=True)), step * self.lanes)
+                of[place] = tw.shuffle(factor, lane, 4)
             found.append([[of[g] for g in groups[i : i + self.count]] for i in range(0, len(groups), self.count)])
         self.fetch(following)
         return found
