@@ -303,7 +303,7 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
 @tw.function
 def alternate(plan, works, ring, order, sA, sB, results, rank):
     """Compute a tile in each consumer, one multiplying while the other one stores, or both."""
-    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
+    consumer, (m, n, _) = tw.shuffle(tw.warpgroup_id(), 0) - 1, plan.tile
     other = 1 - consumer
     thread = plan.mma.get_slice(tw.thread_idx.x % WARPGROUP)
     tA, tB = thread.partition_A(sA), thread.partition_B(sB)
