@@ -79,8 +79,8 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     # sends to another block its lanes have written, so there it has to meet.
     meetings = [op for _, op in places if isinstance(op, Barrier) and op.effects.together is Scope.WARP]
     spare = meetings[: len(meetings) - configuration.adds_in_cluster]
-    if is_promoted:  # the second consumer begins later to save time alone: its wait is the first behind the producer's
-        spare.append([op for _, op in places if isinstance(op, MbarrierWait)][1])
+    if is_promoted:  # the second consumer begins later to save time alone, by the one wait that no loop holds
+        spare.append(next(op for _, op in places if isinstance(op, MbarrierWait)))
     wrong = []
     for block, op in places:
         needed = not any(op is each for each in spare)
