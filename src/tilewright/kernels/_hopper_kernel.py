@@ -6,12 +6,11 @@ Device code, traced into kernels. One text serves all element types, majors and 
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
+from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
 from tilewright.kernels._hopper_results_kernel import Results, results_buffer
 from tilewright.kernels.hopper_plan import CONSUMERS, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
 
 CONSUMER_REGISTERS = 232
-BEHIND = 2  # tiles of K by which the second consumer begins later
 
 
 @tw.kernel
@@ -275,8 +274,8 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
     tA, tB = ours.partition_A(sA), ours.partition_B(sB)
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
     state = ring.consumer(behind=0 if plan.promotes else 1, relaxed=True)
-    if plan.overlaps and BEHIND > 0:
-        ring.full[tw.minimum(consumer * BEHIND, works.k_tiles // (plan.splits * plan.peers) - 1)].wait(0)
+    if plan.behind > 0:
+        ring.full[tw.minimum(consumer * plan.behind, works.k_tiles // (plan.splits * plan.peers) - 1)].wait(0)
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
         factors = BlockScales(plan, thread, scales, (plan.cluster * row + rank, column, batch)) if scales else None
