@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tilewright as tw
 from tilewright.kernels.problem import BLOCK
 
@@ -29,6 +31,12 @@ class BlockScales:
             found.append([array[row, block] for row in rows])
         return found
 
+    def ahead(self, k_tile, last, count, steps=1):
+        """Return the scales of `steps` tiles of K at a time, for waves of `count` accumulators."""
+        are_of_quad = all(x.mode == 0 or x.span > 1 for x in self.reads)
+        are_of_quad = are_of_quad and math.prod(x.held for x in self.reads) * steps <= 4
+        return (ScalesOfQuad if are_of_quad else ScalesAhead)(self, k_tile, last, count, steps)
+
     def factors(self, found, first, count):
         """Return what multiplies each of `count` accumulators from the first on, by the scales of a tile of K."""
         groups = [reads.groups[first : first + count] for reads in self.reads]
@@ -42,28 +50,74 @@ class BlockScales:
 
 
 class ScalesAhead:
-    """The scales of a tile of K in registers, loaded long before they are used."""
+    """The scales of `steps` tiles of K in registers, loaded long before they are used."""
 
-    def __init__(self, scales, k_tile, last):
-        self.scales, self.last = scales, last
-        pairs = zip(scales.arrays, scales.reads, strict=True)
-        self.held = [tw.registers(x.dtype, len(reads.firsts)) for x, reads in pairs]
+    def __init__(self, scales, k_tile, last, count, steps):
+        self.scales, self.last, self.count, self.steps = scales, last, count, steps
+        pairs = list(zip(scales.arrays, scales.reads, strict=True))
+        self.held = [[tw.registers(x.dtype, len(reads.firsts)) for x, reads in pairs] for _ in range(steps)]
         self.fetch(k_tile)
 
     def fetch(self, k_tile):
-        """Begin to load the scales of a tile of K, or of the last one."""
-        found = self.scales.load(tw.minimum(k_tile, self.last))
-        for held, values in zip(self.held, found, strict=True):
-            for i, value in enumerate(values):
-                held[i] = value
+        """Begin to load the scales of a tile of K and those behind it, or of the last one."""
+        for step, held in enumerate(self.held):
+            for to, values in zip(held, self.scales.load(tw.minimum(k_tile + step, self.last)), strict=True):
+                for i, value in enumerate(values):
+                    to[i] = value
 
-    def factors(self, count, following):
-        """Return what multiplies the accumulators, by waves of `count`, and begin to load the scales that follow."""
-        found = [[held[i] for i in range(tw.size(held))] for held in self.held]
+    def take(self, following):
+        """Return for each tile of K what multiplies accumulators, by waves of `count`; begin to load what follows."""
+        found = [[[x[i] for i in range(tw.size(x))] for x in held] for held in self.held]
         total = len(self.scales.reads[0].groups)
-        factors = [self.scales.factors(found, first, count) for first in range(0, total, count)]
+        waves = range(0, total, self.count)
+        factors = [[self.scales.factors(each, first, self.count) for first in waves] for each in found]
         self.fetch(following)
         return factors
+
+
+class ScalesOfQuad:
+    """The same, where a quad of lanes has one set of rows and columns: each lane loads what one factor is made of."""
+
+    def __init__(self, scales, k_tile, last, count, steps):
+        self.scales, self.last, self.count, self.steps = scales, last, count, steps
+        slot = tw.lane_id() % 4
+        self.rows, self.numbers, self.lanes = [], [], 1
+        for first, reads, array in zip(scales.firsts, scales.reads, scales.arrays, strict=True):
+            held = reads.held
+            number = slot // self.lanes % held  # of the scales that a tile needs, the one that this lane loads
+            if reads.span == 1:
+                row, numbers = first + reads.firsts[0], range(held)
+                for n in range(1, held):
+                    row = tw.where(number == n, first + reads.firsts[n], row)
+            else:
+                row = first // reads.span + number
+                numbers = [(first + x) // reads.span - first // reads.span if held > 1 else 0 for x in reads.firsts]
+            self.rows.append(tw.minimum(row, array.shape[0] - 1))
+            self.numbers.append([n * self.lanes for n in numbers])
+            self.lanes *= held
+        self.step = slot // self.lanes % steps
+        self.held = [tw.registers(x.dtype, 1) for x in scales.arrays]
+        self.fetch(k_tile)
+
+    def fetch(self, k_tile):
+        """Begin to load the scales of a tile of K and those behind it, or of the last one."""
+        block = tw.minimum(k_tile + self.step, self.last) * self.scales.depth // BLOCK
+        for held, array, row in zip(self.held, self.scales.arrays, self.rows, strict=True):
+            held[0] = array[row, block]
+
+    def take(self, following):
+        """Return for each tile of K what multiplies accumulators, by waves of `count`; begin to load what follows."""
+        factor = self.held[0][0] if len(self.held) == 1 else self.held[0][0] * self.held[1][0]
+        groups = list(zip(*(reads.groups for reads in self.scales.reads), strict=True))
+        found = []
+        for step in range(self.steps):
+            of = {}
+            for place in dict.fromkeys(groups):
+                lane = sum((n[g] for n, g in zip(self.numbers, place, strict=True)), step * self.lanes)
+                of[place] = tw.shuffle(factor, lane, 4)
+            found.append([[of[g] for g in groups[i : i + self.count]] for i in range(0, len(groups), self.count)])
+        self.fetch(following)
+        return found
 
 
 @tw.function

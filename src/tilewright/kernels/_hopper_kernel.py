@@ -6,7 +6,7 @@ Device code, traced into kernels. One text serves all element types, majors and 
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._blocks_kernel import BlockScales, ScalesAhead, add_scaled
+from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
 from tilewright.kernels._hopper_results_kernel import Results, results_buffer
 from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
 
@@ -305,11 +305,14 @@ def consume(plan, works, ring, order, peers, sA, sB, results, scales, rank):
 @tw.function
 def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
     """Compute tiles of which each consumer has half of the rows."""
-    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
+    consumer, (m, n, _) = tw.shuffle(tw.warpgroup_id(), 0) - 1, plan.tile
     thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
-    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+    ours = plan.mma.get_slice(consumer * WARPGROUP)
+    tA, tB = ours.partition_A(sA), ours.partition_B(sB)
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
     state = ring.consumer(behind=0 if plan.promotes else 1, relaxed=True)
+    if plan.behind > 0:
+        ring.full[tw.minimum(consumer * plan.behind, works.k_tiles // (plan.splits * plan.peers) - 1)].wait(0)
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
         factors = BlockScales(plan, thread, scales, (plan.cluster * row + rank, column, batch)) if scales else None
@@ -336,7 +339,7 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
 @tw.function
 def alternate(plan, works, ring, order, sA, sB, results, rank):
     """Compute a tile in each consumer, one multiplying while the other one stores, or both."""
-    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
+    consumer, (m, n, _) = tw.shuffle(tw.warpgroup_id(), 0) - 1, plan.tile
     other = 1 - consumer
     thread = plan.mma.get_slice(tw.thread_idx.x % WARPGROUP)
     tA, tB = thread.partition_A(sA), thread.partition_B(sB)
@@ -380,16 +383,11 @@ def multiply(plan, state, tA, tB, acc, first, last):
 
 
 class Partial:
-    """The sums of one tile of K of the rows of one instruction, and the scales by which they are multiplied."""
+    """The sums of one tile of K of the rows of one instruction."""
 
-    def __init__(self, plan, acc, scales, k_tile, last):
+    def __init__(self, plan, dtype):
         rows, _ = plan.mma.tiler_mn
-        self.sums = tw.registers(acc.dtype, plan.mma.partition_shape((rows, plan.tile[1]), "C"))
-        self.scales = None if scales is None else ScalesAhead(scales, k_tile, last - 1)
-
-    def factors(self, following):
-        """Return what multiplies the sums of each wave of instructions; the scales of the `following` tile are next."""
-        return None if self.scales is None else self.scales.factors(tw.size(self.sums), following)
+        self.sums = tw.registers(dtype, plan.mma.partition_shape((rows, plan.tile[1]), "C"))
 
     @tw.function
     def add_to(self, acc, wave, factors):
@@ -410,10 +408,11 @@ def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
     ones are multiplied, and only the other consumer keeps the tensor cores at work meanwhile.
     """
     rows, _ = plan.mma.tiler_mn
-    waves, partial = plan.tile[0] // rows, Partial(plan, acc, scales, first, last)
+    waves, partial = plan.tile[0] // rows, Partial(plan, acc.dtype)
+    ahead = None if scales is None else scales.ahead(first, last - 1, tw.size(partial.sums))
     tw.clear(acc)
     for k_tile in range(first, last):
-        factors = partial.factors(k_tile + 1)
+        factors = None if ahead is None else ahead.take(k_tile + 1)[0]
         with state.read() as stage:
             for wave in tw.static_range(waves):
                 if wave > 0:
@@ -427,33 +426,42 @@ def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
 
 @tw.function
 def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
-    """Do the same by two tiles of K at a time, the first of which is added while the second is multiplied."""
-    one, other = Partial(plan, acc, scales, first, last), Partial(plan, acc, scales, first + 1, last)
+    """Do the same in two sets of registers by turns: a tile of K is added while the next one is multiplied."""
+    one, other = (Partial(plan, acc.dtype) for _ in range(2))
+    ahead = None if scales is None else scales.ahead(first, last - 1, tw.size(acc), 2)
 
     @tw.function
-    def begin(partial, stage):
-        """Begin the products of a stage."""
+    def begin(partial):
+        """Begin the products of the next stage, and return it."""
+        stage = state.acquire()
         tw.wgmma_fence()
         tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], partial.sums, accumulate=False)
         tw.wgmma_commit()
+        return stage
 
     tw.clear(acc)
-    for k_tile in range(first, last - 1, 2):
-        stage = state.acquire()
-        begin(one, stage)
-        following = state.acquire()
-        begin(other, following)
-        factors, others = one.factors(k_tile + 2), other.factors(k_tile + 3)
+    stage = begin(one)
+    for k_tile in range(first, last - 2, 2):
+        following = begin(other)
+        factors = (None, None) if ahead is None else ahead.take(k_tile + 2)
         tw.wgmma_wait(1)
         state.give_back(stage)
-        one.add_to(acc, 0, factors)
+        one.add_to(acc, 0, factors[0])
+        stage = begin(one)
+        tw.wgmma_wait(1)
+        state.give_back(following)
+        other.add_to(acc, 0, factors[1])
+    if (last - first) % 2 == 0:
+        following = begin(other)
+        factors = (None, None) if ahead is None else ahead.take(last)
+        tw.wgmma_wait(1)
+        state.give_back(stage)
+        one.add_to(acc, 0, factors[0])
         tw.wgmma_wait(0)
         state.give_back(following)
-        other.add_to(acc, 0, others)
-    if (last - first) % 2 == 1:
-        stage = state.acquire()
-        begin(one, stage)
-        factors = one.factors(last)
+        other.add_to(acc, 0, factors[1])
+    else:
+        factors = (None, None) if ahead is None else ahead.take(last)
         tw.wgmma_wait(0)
         state.give_back(stage)
-        one.add_to(acc, 0, factors)
+        one.add_to(acc, 0, factors[0])

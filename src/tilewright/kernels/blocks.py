@@ -16,13 +16,15 @@ class ScaleReads:
     """The scales that a thread reads for a step of K: of the blocks of its rows (`mode` 0) or columns (1) of a tile.
 
     `groups` has the number of the scale for each accumulator, and `firsts` how far behind the thread's first row or
-    column those lie that tell the block of each scale. A block has `span` rows or columns.
+    column those lie that tell the block of each scale. A block has `span` rows or columns. A tile has rows or columns
+    of `held` blocks at most.
     """
 
     mode: int
     span: int
     groups: tuple[int, ...]
     firsts: tuple[int, ...]
+    held: int
 
 
 def scale_reads(
@@ -44,4 +46,6 @@ def _reads(mma: TiledMMA, tile: tuple[int, int], mode: int, span: int) -> ScaleR
     blocks = [tuple((first + offset) // step for first in firsts) for offset in offsets]
     distinct = list(dict.fromkeys(blocks))
     groups = tuple(distinct.index(block) for block in blocks)
-    return ScaleReads(mode, span, groups, tuple(offsets[groups.index(n)] for n in range(len(distinct))))
+    of_thread = tuple(offsets[groups.index(n)] for n in range(len(distinct)))
+    held = len(distinct) if span == 1 else max((s + max(of_thread)) // span for s in range(0, span, step)) + 1
+    return ScaleReads(mode, span, groups, of_thread, held)

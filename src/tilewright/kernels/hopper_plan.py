@@ -190,9 +190,16 @@ class HopperPlan:
         """Whether promoted sums of a tile of K are added while the next one is multiplied."""
         m, n, _ = self.tile
         sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks)
-        is_short = sums < ROWS  # two of these under way NVRTC 13.0 ends early (C7517)
         is_one = m == self.mma.tiler_mn[0]  # the sums of one instruction's rows
-        return self.promotes and is_one and not is_short and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+        return self.promotes and is_one and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+
+    @property
+    def behind(self) -> int:
+        """The tiles of K by which the second consumer begins later, to multiply while the first finishes results.
+
+        It stays behind by them, as far as there are stages, and multiplies alone at the end of a tile.
+        """
+        return min(2, self.stages // 2 - 1) if self.overlaps else 0
 
 
 def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_fo
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import BLOCK, Blocks, Operand, Problem
 from tilewright.kernels.split_k import sums_problem
+from tilewright.runtime import libraries
 
 H200 = Machine.of(Arch.parse("sm_90a"))
 TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
@@ -142,6 +144,34 @@ def test_nothing_spills_beside_scales_of_blocks(name: str, configuration: Hopper
         warnings.simplefilter("error")
         found = kernel[132, THREADS].resources(d, a, b, one, one, plan, *scales, arch="sm_90a")
     assert not found.spills and found.local_bytes == 0, found
+
+
+def test_tiles_of_k_by_turns_in_machine_code() -> None:
+    """In a step of two tiles of K the products of one begin before the sums of the other are added.
+
+    Accumulators are nowhere moved, and descriptors are computed by the uniform unit alone.
+    """
+    if libraries.find_program("nvdisasm") is None:
+        pytest.skip("needs nvdisasm")
+    problem = replace(problem_of("e4m3", 4096, 4096, 8192), blocks=BLOCKS["rows and blocks"])
+    plan = plan_for(problem, HopperConfiguration((128, 128, 128), (8, 1), 6), H200.arch)
+    assert plan.overlaps and plan.behind == 2
+    a = tw.spec(tw.float8_e4m3fn, (4096, 8192, 1), stride=(8192, 1, 0))
+    d = tw.spec(tw.bfloat16, (4096, 4096, 1), stride=(4096, 1, 0))
+    scales = [tw.spec(tw.float32, (rows, 64, 1), stride=(1, rows, 0)) for rows in (4096, 32)]
+    kernel, one = matmul_warpgroups.numbered(2).configure(min_blocks=1), np.float32(1)
+    sass = kernel[132, THREADS].sass(d, a, a, one, one, plan, *scales, arch="sm_90a")
+    lines = sass.splitlines()
+    labels = {line.strip(" :"): n for n, line in enumerate(lines) if line.startswith(".L_x")}
+    jumps = [
+        (labels.get(found[1], n), n) for n, x in enumerate(lines) if (found := re.search(r"BRA `\((\.L_x_\d+)\)", x))
+    ]
+    step = min((lines[a:b] for a, b in jumps if a < b and any("QGMMA" in x for x in lines[a:b])), key=len)
+    kinds = [found[1] for x in step if (found := re.search(r"\b(QGMMA|FFMA|R2UR|WARPGROUP\.\w+|LDG|SHFL)\b", x))]
+    work = [kind for kind in kinds if kind not in ("LDG", "SHFL")]
+    half = ["WARPGROUP.ARRIVE", *["QGMMA"] * 4, "WARPGROUP.DEPBAR", *["FFMA"] * 64]
+    assert work == 2 * half
+    assert (kinds.count("LDG"), kinds.count("SHFL")) == (2, 4)
 
 
 def test_scales_of_blocks_prefer_whole_blocks_of_columns() -> None:

@@ -186,6 +186,30 @@ def test_hopper(name: str, rows_b: int) -> None:
     assert np.array_equal(found, exact(a, b, scale_a, scale_b) + bias)
 
 
+@pytest.mark.parametrize("k", [16, 256, 384, 512, 640])
+@pytest.mark.parametrize("n", [64, 128])
+def test_any_number_of_tiles_of_k(k: int, n: int) -> None:
+    """Two sets of registers take tiles of K by turns, of one tile of D after another."""
+    a, b = small(1, (140, k)), small(2, (200, k)).T
+    scale_a, scale_b = powers(3, 140, blocks(k)), powers(4, blocks(k), 2)
+    with only(HopperConfiguration((128, n, 128), (8, 1), 4), 1):
+        found = tw.matmul(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=tw.float32)
+        plain = tw.matmul(a, b, out_dtype=tw.float32)
+    assert np.array_equal(found, exact(a, b, scale_a, scale_b))
+    assert np.array_equal(plain, a.astype(float) @ b.astype(float))
+
+
+@pytest.mark.parametrize("n", [96, 160, 192])
+def test_tiles_with_parts_of_two_blocks_of_columns(n: int) -> None:
+    """Where they end in a tile differs from one to the next."""
+    a, b = small(1, (70, 200)), small(2, (600, 208))[:, :200].T
+    scale_a, scale_b = powers(3, 70, 2), powers(4, 2, 5)
+    with only(HopperConfiguration((128, n, 128), (8, 1), 3), 2) as family:
+        found = tw.matmul(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=tw.float32)
+    assert len(family.launched) == 1
+    assert np.array_equal(found, exact(a, b, scale_a, scale_b))
+
+
 def test_hopper_of_16_bits() -> None:
     """A tile of K is half of a block there, and blocks of rows serve as well."""
     a, b = small(1, (140, 320), np.float16), small(2, (320, 136), np.float16)
