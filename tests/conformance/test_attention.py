@@ -11,7 +11,13 @@ import pytest
 from tests.conformance.harness import Array, Backend, Gpu
 
 import tilewright as tw
-from tilewright.kernels.attention import by_warpgroups, gradients_on_hopper, numbers_of_tokens, read_problem
+from tilewright.kernels.attention import (
+    by_warpgroups,
+    gradients_in_one_pass_of,
+    gradients_on_hopper,
+    numbers_of_tokens,
+    read_problem,
+)
 from tilewright.kernels.operands import read
 from tilewright.runtime.views import View
 
@@ -227,6 +233,34 @@ def test_warpgroups_compute_every_token(backend: Backend, case: tuple[int, ...],
     made, slope = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)], view_of(backend.put(grad))
     delta, tops = numbers_of_tokens(problem, slope, target, numbers)
     gradients_on_hopper(problem, [view_of(x) for x in made], slope, delta, tops, columns=16)
+    for ours, of_formula in zip(made, expected.gradients, strict=True):
+        assert_close(backend.get(ours), of_formula, BF16)
+
+
+ONE_PASS = [
+    pytest.param((1, 2, 1, 140, 200, 64), {"causal": True}, True, id="shared-heads"),
+    pytest.param((1, 1, 1, 200, 100, 128), {"causal": True}, True, id="rows-without-keys", marks=SLOW),
+    pytest.param((2, 2, 2, 150, 150, 128), {"window": (40, 10)}, True, id="window", marks=SLOW),
+    pytest.param((1, 1, 1, 300, 300, 64), {"window": (40, None)}, True, id="left", marks=SLOW),
+    pytest.param((1, 2, 1, 100, 300, 128), {}, False, id="any-order", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("case", "options", "ordered"), ONE_PASS)
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_one_pass_gives_all_gradients(
+    backend: Backend, case: tuple[int, ...], options: dict[str, Any], ordered: bool
+) -> None:
+    """Several blocks add to the gradient of a token, in one order or in any, and heads that share keys add to theirs."""
+    q, k, v, grad = arrays((*case, case[-1]), BF16)
+    expected = known(q, k, v, grad, **options)
+    out, lse = expected.out.astype(BF16), expected.lse.astype(np.float32)
+    placed = [backend.put(x) for x in (q, k, v)]
+    causal, window = options.get("causal", False), options.get("window")
+    problem = read_problem("attention", *placed, causal, window, None, (None, None, None))
+    made = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)]
+    slope, result, numbers = (view_of(backend.put(x)) for x in (grad, out, lse))
+    gradients_in_one_pass_of(problem, [view_of(x) for x in made], (slope, result, numbers, None), ordered)
     for ours, of_formula in zip(made, expected.gradients, strict=True):
         assert_close(backend.get(ours), of_formula, BF16)
 

@@ -8,18 +8,26 @@ products one after the other (its advisory C7514), or waits earlier (C7517). Ove
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.dtypes import float32, int32, uint32
-from tilewright.ir.core import Block, Buffer, Op, Space
+from tilewright.ir.core import Block, Buffer, Op, Space, Value
 from tilewright.ir.effects import Completion
-from tilewright.ir.ops import Allocate, For, While
+from tilewright.ir.ops import Allocate, Compare, Constant, For, While
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
 
 LETTERS = {float32: "f", int32: "r", uint32: "r"}
+
+
+class Product(Protocol):
+    """What a product says of its sums."""
+
+    accumulator: Buffer
+    adds: Value
+
 
 _KEEP_READS = f"""\
 // Never traps, for a grid has blocks. Reads of sums stay behind the branch: moved before the wait for them, they would
@@ -37,7 +45,7 @@ def fence_results(printer: Printer, op: Op, pending: int) -> None:
     statement with which they were measured.
     """
     under_way = _registers_of_last_groups(printer, op, pending) if pending else set()
-    found = _in_products(printer, op)
+    found = {b: n for b, n in _in_products(printer, op).items() if not _was_waited_for(printer, op, b)}
     _print_fences(printer, op, {b: n for b, n in found.items() if b.root not in under_way} or found)
 
 
@@ -90,8 +98,37 @@ def fence_operands(printer: Printer, op: Op) -> None:
         if each.effects.commits is Completion.WARPGROUP:
             break
         needed |= _registers_of_products(each)
+        needed -= {x.accumulator.root for x in _products_in(each) if begins_sums(printer, x)}
     found = _in_products(printer, op)
     _print_fences(printer, op, {b: n for b, n in found.items() if b.root in needed} or found)
+
+
+def begins_sums(printer: Printer, product: Product) -> bool:
+    """Return whether a product is the first op on sums that are declared beside it, and does not read them at first.
+
+    A statement that took such sums would keep what they held the last time round a loop, in registers of their own.
+    """
+    structure, sums = printer.structure, product.accumulator.root
+    own = cast("Op", product)
+    users = (x for x in structure.places if not isinstance(x, Allocate) and sums in (b.root for b in x.buffers))
+    if next(users) is not own:
+        return False
+    declared = _declared_in(printer, sums)
+    for block, _ in _blocks_around(printer, own):
+        if block is declared:
+            break
+        owner = structure.owners[block]
+        if not (isinstance(owner, For) and owner.unroll == 0):
+            return False
+    given = product.adds.definition
+    if isinstance(given, Compare) and given.kind == "gt" and given.lhs.definition is None:
+        given = given.rhs.definition  # k > 0, in a loop over k that is unrolled
+    return isinstance(given, Constant) and not given.value
+
+
+def _declared_in(printer: Printer, root: Buffer) -> Block:
+    structure = printer.structure
+    return structure.places[next(x for x in structure.users[root] if isinstance(x, Allocate))][0]
 
 
 def _print_fences(printer: Printer, op: Op, buffers: Mapping[Buffer, int]) -> None:
@@ -105,11 +142,40 @@ def _print_fences(printer: Printer, op: Op, buffers: Mapping[Buffer, int]) -> No
         printer.statement(f"fence_registers<{count}>({printer.buffer_names[buffer]});", op)
 
 
+def _inside(op: Op) -> Iterator[Op]:
+    """Yield an op and those in its blocks."""
+    yield op
+    for block in op.blocks:
+        yield from block.walk()
+
+
+def _products_in(op: Op) -> list[Product]:
+    """Return an op that is a product, and those in its blocks."""
+    return [cast("Product", each) for each in _inside(op) if each.effects.asynchronous is Completion.WARPGROUP]
+
+
 def _registers_of_products(op: Op) -> set[Buffer]:
     """Return the registers of an op that is a product, and of those in its blocks."""
-    inside = [op, *(each for block in op.blocks for each in block.walk())]
-    products = [each for each in inside if each.effects.asynchronous is Completion.WARPGROUP]
-    return {b.root for each in products for b in each.buffers if b.space is Space.REGISTER}
+    return {b.root for each in _products_in(op) for b in cast("Op", each).buffers if b.space is Space.REGISTER}
+
+
+def _was_waited_for(printer: Printer, wait: Op, buffer: Buffer) -> bool:
+    """Return whether a wait before this one was for the last product on sums that are declared beside both.
+
+    Operands in registers keep the statement at every wait, with which the kernels that have them were measured.
+    """
+    block, index = printer.structure.places[wait]
+    if _declared_in(printer, buffer.root) is not block:
+        return False
+    groups, waited = 0, False  # committed since the last product on the registers, that of the product too
+    for each in block.ops[:index]:
+        if buffer.root in {x.accumulator.root for x in _products_in(each)}:
+            groups, waited = 0, False
+        groups += any(x.effects.commits is Completion.WARPGROUP for x in _inside(each))
+        pending = each.effects.pending
+        if each.effects.completes is Completion.WARPGROUP and pending is not None and groups > pending:
+            waited = True
+    return waited
 
 
 def _registers_of_last_groups(printer: Printer, wait: Op, pending: int) -> set[Buffer]:

@@ -40,7 +40,13 @@ from tilewright.backends.sim.values import Array, Frame, Mask, at_least_2d, both
 from tilewright.dtypes import DType, bool_, float16, int32, uint32
 from tilewright.errors import LanguageError
 from tilewright.instructions.descriptors import CHUNK, SharedDescriptor
-from tilewright.instructions.product_fences import LETTERS, fence_operands, fence_results, keep_reads_behind
+from tilewright.instructions.product_fences import (
+    LETTERS,
+    begins_sums,
+    fence_operands,
+    fence_results,
+    keep_reads_behind,
+)
 from tilewright.instructions.warpgroup_atoms import NAMES as NAMES
 from tilewright.instructions.warpgroup_atoms import ROWS, THREADS, WarpgroupMMAAtom, make_atom, words_of
 from tilewright.instructions.warpgroup_operands import (
@@ -310,7 +316,7 @@ class _Product(Instruction):
     def cuda(self, printer: Printer) -> None:
         if printer.arch.name != self.atom.arch:
             raise printer.refuse(self, f"{self.atom.name} needs {self.atom.arch}, and the target is {printer.arch}")
-        name, definition = _product_function(self.atom, self.accumulator.dtype)
+        name, definition = _product_function(self.atom, self.accumulator.dtype, begins_sums(printer, self))
         printer.prelude.need(definition)
         given = [
             [address(printer, self.accumulator, self.accumulator_index).text],
@@ -506,8 +512,8 @@ def _terms(index: Value) -> list[Value]:
     return [*_terms(definition.lhs), *_terms(definition.rhs)]
 
 
-def _product_function(atom: WarpgroupMMAAtom, held: DType) -> tuple[str, str]:
-    """Return the name and the definition of a product's function."""
+def _product_function(atom: WarpgroupMMAAtom, held: DType, begins: bool) -> tuple[str, str]:
+    """Return the name and the definition of a product's function; one that `begins` sums does not read them first."""
     m, n, k = atom.shape_mnk
     count = n // 2 * atom.dtype_d.bytes // held.bytes
     words = atom.instruction.partition("aligned.")[2].split(".")
@@ -535,10 +541,7 @@ def _product_function(atom: WarpgroupMMAAtom, held: DType) -> tuple[str, str]:
         ", ".join(f"{a_type} {x}" for x in of_a) + ", unsigned long long b" + ", unsigned int metadata" * sparse
     )
     kept = f"%{after + 1}, {atom.selector}, " if sparse else ""
-    definition = f"""\
-// D = A * B by a warpgroup, {m} x {n} x {k}, plus D where `adds` holds; it goes on until it is waited for.
-{FUNCTION} void {name}({held.c_name}* d, {parameters}, bool adds) {{
-    asm volatile(
+    text = f"""    asm volatile(
         "{{\\n"
         ".reg .pred p;\\n"
         "setp.ne.b32 p, %{after + 1 + sparse}, 0;\\n"
@@ -546,7 +549,14 @@ def _product_function(atom: WarpgroupMMAAtom, held: DType) -> tuple[str, str]:
         "}}"
         : {outputs}
         : {inputs}, "r"((int)adds));
-}}"""
+"""
+    if begins:
+        name += "_first"
+        text = f"    if (adds) {{\n{text}        return;\n    }}\n{text.replace('+', '=')}"
+    definition = f"""\
+// D = A * B by a warpgroup, {m} x {n} x {k}, plus D where `adds` holds; it goes on until it is waited for.
+{FUNCTION} void {name}({held.c_name}* d, {parameters}, bool adds) {{
+{text}}}"""
     return name, definition
 
 

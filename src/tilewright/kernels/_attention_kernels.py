@@ -251,11 +251,11 @@ def attend(out, lse, Q, K, V, tokens_at, keys_at, lengths, scale, left, right, p
 
 
 @tw.kernel
-def sum_products(total, tops, grad, out, lse, subtracted, tiles: tw.constexpr, columns: tw.constexpr):
+def sum_products(total, tops, grad, out, lse, subtracted, sums, turns, tiles: tw.constexpr, columns: tw.constexpr):
     """Compute sum(grad * out) of each row, less the row's gradient of lse, unless that is None.
 
     `tops` is lse in units of log 2, and 0 where a row sees no key: its weights are exp2(-inf - 0). What total and tops
-    have behind the tokens becomes 0.
+    have behind the tokens becomes 0, and so do `sums` (batch, heads, tokens and more, head) and `turns`, unless None.
     """
     at, kind = row_number(), wide(out.dtype)
     parts = [held_part(row_of(x, at), tiles, columns).to(kind) for x in (grad, out)]
@@ -272,6 +272,23 @@ def sum_products(total, tops, grad, out, lse, subtracted, tiles: tw.constexpr, c
             for token in range(tokens + tw.thread_idx.x, total.shape[2], tiles.size):
                 behind = (*place[:2], token)
                 total[behind], tops[behind] = kind(0), kind(0)
+        if sums is not None:
+            # The last token's threads clear what is behind it too.
+            last = tw.where(place[2] == tokens - 1, sums.shape[2], place[2] + 1)
+            for token in range(place[2], last):
+                clear_row(sums[(*place[:2], token, ...)], tiles)
+            if turns is not None and place[2] == tokens - 1:
+                for number in range(tw.thread_idx.x, turns.shape[2], tiles.size):
+                    turns[(*place[:2], number)] = 0
+
+
+@tw.function
+def clear_row(row, tiles):
+    """Write zeros to a row of whole vectors."""
+    zeros = tw.registers(row.dtype, 4)
+    tw.clear(zeros)
+    for number in range(tw.thread_idx.x, row.shape[0] // 4, tiles.size):
+        tw.copy(zeros, tw.local_tile(row, (4,), (number,)))
 
 
 @tw.kernel

@@ -13,10 +13,17 @@ import numpy as np
 from tilewright.arch import VECTOR_BYTES, Arch, default_arch
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
+from tilewright.kernels._attention_backward_kernel import finish_tokens, gradients_in_one_pass
 from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
-from tilewright.kernels.attention_hopper import GRADIENT_HEADS, hopper_gradient_plan, hopper_plan, why_not
+from tilewright.kernels.attention_hopper import (
+    GRADIENT_HEADS,
+    hopper_backward_plan,
+    hopper_gradient_plan,
+    hopper_plan,
+    why_not,
+)
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
 from tilewright.kernels.repeats import repeating
@@ -26,6 +33,8 @@ from tilewright.runtime import driver
 from tilewright.runtime.views import View
 
 BEHIND = 128  # more than the columns of a tile that are behind the last token
+CACHED = 1 << 25  # bytes of tokens that the L2 cache keeps
+ONE_PASS_HEADS: tuple[int, ...] = ()  # of 64 and 128, those measured to be faster in one pass than in two
 UNLIMITED = 1 << 30  # tokens: more than any sequence has
 Window = tuple[int | None, int | None]
 
@@ -291,19 +300,30 @@ def attention_backward(
 
 def _backward(problem: Problem, given: list[Operand], numbers: list[Operand], found: list[Operand]) -> None:
     grad, out = (problem.heads(x) for x in given)
-    delta, tops = numbers_of_tokens(problem, grad, out, *(problem.numbers(x) for x in numbers))
     views = [problem.heads(x) for x in found]
     others = [problem.heads(x) for x in (problem.q, problem.k, problem.v)]
-    if problem.q.shape[-1] in GRADIENT_HEADS and family_of(problem, (grad, *others)) == "hopper":
+    lse, *slopes = (problem.numbers(x) for x in numbers)
+    slope = slopes[0] if slopes else None
+    head, family = problem.q.shape[-1], family_of(problem, (grad, *others))
+    if head in ONE_PASS_HEADS and family == "hopper":
+        gradients_in_one_pass_of(problem, views, (grad, out, lse, slope))
+        return
+    delta, tops = numbers_of_tokens(problem, grad, out, lse, slope)
+    if head in GRADIENT_HEADS and family == "hopper":
         gradients_on_hopper(problem, views, grad, delta, tops)
     else:
         _gradients_by_tiles(problem, views, grad, delta, tops)
 
 
 def numbers_of_tokens(
-    problem: Problem, grad: View, out: View, lse: View, subtracted: View | None = None
+    problem: Problem,
+    grad: View,
+    out: View,
+    lse: View,
+    subtracted: View | None = None,
+    cleared: tuple[View | None, View | None] = (None, None),
 ) -> tuple[View, View]:
-    """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2."""
+    """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2; clear sums and turns."""
     *leading, tokens = problem.numbers_shape()
     shape = (*leading, -(-tokens // 4) * 4 + BEHIND)  # tiles read what is behind; bulk copies begin at 16 bytes
     made = [result(problem.function, None, problem.q, shape, problem.kind) for _ in ("delta", "tops")]
@@ -311,7 +331,7 @@ def numbers_of_tokens(
     if 0 not in lse.shape:
         rows = plan_rows(grad.dtype.bits, max(grad.shape[3], 1), alignment_of((grad, out)))
         launcher(sum_products, rows.grid(math.prod(lse.shape)), rows.block, rows.min_blocks)(
-            delta, tops, grad, out, lse, subtracted, rows.tiles, rows.held
+            delta, tops, grad, out, lse, subtracted, *cleared, rows.tiles, rows.held
         )
     return delta, tops
 
@@ -345,6 +365,39 @@ def gradients_on_hopper(
         plan = hopper_gradient_plan(q.dtype, q.shape[3], of_keys, columns)
         blocks = -(-x.shape[2] // plan.rows) * x.shape[1] * x.shape[0]
         launcher(gradients_by_warpgroups, blocks, plan.threads)(*arrays, *numbers, *sides, plan)
+
+
+def gradients_in_one_pass_of(
+    problem: Problem, found: Sequence[View], given: tuple[View, View, View, View | None], ordered: bool = True
+) -> None:
+    """Launch the kernel of Hopper that computes all gradients; blocks add to that of q in one order if `ordered`.
+
+    `given` are the gradient of the result, the result, lse and its gradient.
+    """
+    q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
+    batch, heads, tokens, head = q.shape
+    plan = hopper_backward_plan(q.dtype, head)
+    tiles = -(-tokens // plan.columns)
+    rows, parts = batch * heads * tiles * plan.columns, tiles * plan.consumers
+    slots = batch * heads * parts
+    made = result(problem.function, None, problem.q, (rows * head,), float32)
+    counted = result(problem.function, None, problem.q, (slots,), int32) if ordered else None
+
+    def seen(x: Operand | None, *shape: int) -> View | None:
+        return None if x is None else x.view(shape, tuple(math.prod(shape[n + 1 :]) for n in range(len(shape))))
+
+    cleared = seen(made, batch, heads, rows // (batch * heads), head), seen(counted, batch, heads, parts)
+    delta, tops = numbers_of_tokens(problem, *given, cleared)
+    dq, dk, dv = found
+    of_head = rows // (batch * k.shape[1]) * head * (2 * q.dtype.bytes + float32.bytes)
+    together = max(1, min(CACHED // of_head, batch * k.shape[1]))
+    factor, values = np.float32(problem.scale), rows * head // slots
+    launcher(gradients_in_one_pass, -(-k.shape[2] // plan.rows) * k.shape[1] * batch, plan.threads)(
+        dk, dv, seen(made, slots, values // 256, 256), seen(counted, slots), k, v, q, given[0], tops, delta,
+        problem.factor, factor, np.int32(problem.right), np.int32(problem.left), np.int32(together), plan,
+    )  # fmt: skip
+    threads = 128 * plan.consumers
+    launcher(finish_tokens, batch * heads * tiles, threads)(dq, seen(made, slots, values // 512, 128, 4), factor, plan)
 
 
 def arch_of(x: Operand) -> Arch:

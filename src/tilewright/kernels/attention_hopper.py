@@ -9,7 +9,7 @@ from functools import lru_cache
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType, bfloat16, float16
-from tilewright.layout import ComposedLayout, tile_to_shape
+from tilewright.layout import ComposedLayout, Layout, tile_to_shape
 from tilewright.runtime.views import View
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_mma
 
@@ -139,6 +139,71 @@ def hopper_gradient_plan(dtype: DType, head: int, of_keys: bool, columns: int | 
         make_tiled_mma(getattr(atoms, f"SM90_64x{tile}x16_{types}_SS"), (consumers, 1, 1)),
         make_tiled_mma(product, (consumers, 1, 1)),
         (24, 240),
+    )
+
+
+@dataclass(frozen=True)
+class HopperBackwardPlan:
+    """The tiles of all gradients in one pass: `rows` are keys, which stay, and `columns` tokens, which go by."""
+
+    rows: int
+    columns: int
+    head: int
+    smem_a: ComposedLayout  # (rows, head)
+    smem_b: ComposedLayout  # (columns, head, stages)
+    smem_w: ComposedLayout  # (rows, columns, stages)
+    smem_tokens: ComposedLayout  # (columns, head)
+    smem_numbers: Layout  # (columns, stages)
+    smem_sums: Layout  # (rows of 256 values, 256, consumers)
+    parts: Layout  # the same as (four values, thread, value, consumer)
+    scores: TiledMMA  # S = K Q^T
+    sums: TiledMMA  # dV += P dO
+    tokens: TiledMMA  # dQ = W^T K
+    write: TiledCopy  # W to shared memory
+    write_tokens: TiledCopy  # dQ to shared memory
+    consumers: int = 2
+    registers: tuple[int, int] = (24, 240)  # of the producer and of a consumer
+    threads: int = 3 * WARPGROUP
+
+
+@lru_cache(maxsize=64)
+def hopper_backward_plan(dtype: DType, head: int, stages: tuple[int, int] = (2, 2)) -> HopperBackwardPlan:
+    """Return the plan of all gradients in one pass, for heads of 64 or 128 elements.
+
+    `stages` are those of tokens, and of W.
+
+    >>> plan = hopper_backward_plan(bfloat16, 128)
+    >>> plan.rows, plan.columns, plan.threads
+    (128, 64, 384)
+    """
+    rows, columns, types = 128, 64 if head == 128 else 128, _TYPES[dtype]
+    lines = atoms.GMMA_K_SW128(dtype)
+    of_keys, of_tokens, of_weights, of_sums = (
+        tile_to_shape(lines, shape)
+        for shape in ((rows, head), (columns, head, stages[0]), (rows, columns, stages[1]), (columns, head))
+    )
+    # Consumers share the head of dQ, or its tokens.
+    over = (1, 2, 1) if columns == 64 else (2, 1, 1)
+    scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), (2, 1, 1))
+    sums = make_tiled_mma(getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN"), (2, 1, 1))
+    tokens = make_tiled_mma(getattr(atoms, f"SM90_64x{head // over[1]}x16_{types}_SS").with_majors("MN", "MN"), over)
+    lines_of_sums = columns * head // 512
+    return HopperBackwardPlan(
+        rows,
+        columns,
+        head,
+        of_keys,
+        of_tokens,
+        of_weights,
+        of_sums,
+        Layout((columns, stages[0])),
+        Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
+        Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
+        scores,
+        sums,
+        tokens,
+        make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, scores),
+        make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
     )
 
 

@@ -138,3 +138,34 @@ def test_results():
     a[:], b[:] = (random.integers(-2, 3, x.shape).astype(x.dtype) for x in (a, b))
     kernel(out, a, b)
     assert np.array_equal(out, (2 * (a.astype(np.float64) @ b.astype(np.float64).T)).astype(out.dtype))
+
+
+def test_sums_that_begin_in_a_step_are_not_kept_from_the_one_before():
+    """A statement that took them would give what they held the last time round the loop registers of their own."""
+    mma = tw.make_tiled_mma(tw.atoms.SM90_64x64x16_F32BF16BF16_SS)
+    layout = tw.tile_to_shape(tw.atoms.GMMA_K_SW128(tw.bfloat16), (64, 64))
+
+    @tw.kernel
+    def kernel(C, number):
+        smem, thread = tw.shared(tw.bfloat16, layout), mma.get_slice(tw.thread_idx.x)
+        first, second = thread.partition_A(smem), thread.partition_B(smem)
+        found = thread.partition_C(tw.local_tile(C, (64, 64), (0, 0)))
+        kept = tw.registers(tw.float32, mma.partition_shape((64, 64), "C"))
+        for _ in tw.range(number, unroll=1):
+            acc, other = (tw.registers(tw.float32, mma.partition_shape((64, 64), "C")) for _ in "12")
+            tw.wgmma_fence()
+            for sums in (acc, other, kept):
+                tw.gemm(mma, first, second, sums, accumulate=False)
+                tw.wgmma_commit()
+            tw.wgmma_wait(2)
+            tw.copy(acc, found)
+            tw.wgmma_wait(0)
+            tw.copy(other, found)
+        tw.copy(kept, found)
+
+    text = kernel.lower(np.ones((64, 64), np.float32), np.int32(3), arch="sm_90a", block=128).source.text
+    body = text[text.index('extern "C"') :]
+    fences = [re.findall(r"fence_registers<32>\((\w+)\)", part) for part in re.split(r"wgmma_wait<\d>", body)]
+    begun = re.findall(r"ss_first\(\s*(\w+),", body)
+    assert begun == ["acc", "other"]
+    assert fences[1] == ["acc"] and sorted(fences[2]) == ["kept", "other"], fences

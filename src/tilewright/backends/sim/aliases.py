@@ -60,6 +60,8 @@ class PartedRegisters(RegisterStorage):
         self.buffer = buffer
         self.low: int = 0
         self.high: int = buffer.size
+        self.tracks: bool = False
+        self.version: int = 0
         self._parts = parts
         self._width = parts.buffer.dtype.bytes
         self._count = buffer.dtype.bytes // self._width
@@ -87,6 +89,7 @@ class PartedRegisters(RegisterStorage):
         pieces = whole.view(f"u{self._width}")
         for n, place in enumerate(self._places(index, lanes)):
             self._parts.store(place, np.ascontiguousarray(pieces[..., n]), 1, mask)
+        self.version += self.tracks
 
     def _places(self, index: Lanes, lanes: int) -> list[Lanes]:
         kind = index.dtype.type
