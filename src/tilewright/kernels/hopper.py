@@ -93,8 +93,6 @@ _PROMOTED_SHAPES: Sequence[_Shape] = (
     ((128, 128), False, 2),
     ((128, 64), False, 1),
 )
-# Rows and columns of a tile whose columns have scales of their own for each block of K: with more, registers spill.
-_MOST_SCALED = 128
 # Accumulators of a thread beside which matrices, values of further results, and partners are spilled. With 160 and 192
 # a bias is spilled too (up to 300 bytes, behind the products): measured, gelu of a linear layer is faster by 7 % all
 # the same.
@@ -124,6 +122,9 @@ _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
 _BESIDE = 0.05
+# Of sums that are promoted in other tiles than 128 x 128, whose products wait for additions or for bytes: that takes
+# 0.87 of the time of 128 x 192 at 4096 cubed on an H200, 1.01 at 8192 cubed, and 0.91 for 4096 x 7168 x 2048.
+_WAITS = 1.04
 _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
 _LEAST_SCALED_US = 0.42  # with scales of blocks: 128 x 7168 x 16384 on an H100, in tiles of 128 x 64
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
@@ -273,12 +274,10 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
                 tile = (narrow, height) if is_swapped else (height, narrow)
                 yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
     shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else _SHAPES
-    if any(x.of == "B" and x.rows == BLOCK for x in problem.blocks):
-        # Columns of other tiles are parts of other blocks in each of them: six factors a thread in place of two. At
-        # 8192 cubed on an H100 scales made 128 x 192 take 1.28 of the time, 128 x 128 and 256 x 128 1.12 to 1.19.
-        shapes = [shape for shape in shapes if BLOCK % shape[0][1] == 0]
-    if any(x.of == "B" and x.rows == 1 for x in problem.blocks):
-        shapes = [shape for shape in shapes if max(shape[0]) <= _MOST_SCALED]
+    if problem.blocks:
+        # Where one tile of K is added while the next is multiplied: 4096 cubed took 119 us so on an H200, in pairs of
+        # blocks 127, in tiles of 256 x 128 137, and of 128 x 192 143. With a scale for each column more would spill.
+        shapes = [shape for shape in shapes if max(shape[0]) <= BLOCK and shape[2] == 1]
     if problem.c is not None or problem.elements or problem.further or problem.places or problem.is_gated:
         shapes = [shape for shape in shapes if not shape[1] or math.prod(shape[0]) // WARPGROUP <= _MOST_BESIDE]
     for tile, is_ping_pong, cluster in shapes:
@@ -401,6 +400,8 @@ def step_us(
     # reads 64 rows of A and N of B.
     reads = max(1.0, (16 + n / 4) / (n / 2))
     multiplying = products * 2 * m * n * k / (rate * share) * reads
+    if problem.promotes and (m, n) != (BLOCK, BLOCK):
+        multiplying *= _WAITS
     a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
