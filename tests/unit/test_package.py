@@ -141,6 +141,7 @@ def plain_wheel() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: Path) -> None:
     plain, path = plain_wheel(), tmp_path / "tilewright.whl"
     with zipfile.ZipFile(path, "w") as wheel:

@@ -186,6 +186,7 @@ def test_hopper(name: str, rows_b: int) -> None:
     assert np.array_equal(found, exact(a, b, scale_a, scale_b) + bias)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("k", [16, 256, 384, 512, 640])
 @pytest.mark.parametrize("n", [64, 128])
 def test_any_number_of_tiles_of_k(k: int, n: int) -> None:
