@@ -14,7 +14,7 @@ from tests.unit.test_hopper_products import SYNCHRONISATIONS
 import tilewright as tw
 from tilewright.backends import sim
 from tilewright.instructions.barrier import Barrier
-from tilewright.instructions.mbarrier import MbarrierWait
+from tilewright.instructions.cluster import ClusterWait
 from tilewright.ir.effects import Scope
 from tilewright.kernels.hopper_plan import HopperConfiguration
 
@@ -76,11 +76,11 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     places = [(b, op) for b in blocks for op in b.ops if isinstance(op, SYNCHRONISATIONS)]
     assert len(places) > 13
     # A ring lets a warp meet before it hands a stage back. Only products read it, and their wait is enough. What a warp
-    # sends to another block its lanes have written, so there it has to meet.
-    meetings = [op for _, op in places if isinstance(op, Barrier) and op.effects.together is Scope.WARP]
-    spare = meetings[: len(meetings) - configuration.adds_in_cluster]
-    if is_promoted:  # the second consumer begins later to save time alone, by the one wait that no loop holds
-        spare.append(next(op for _, op in places if isinstance(op, MbarrierWait)))
+    # sends to another block its lanes have written, so there it has to meet: that comes first.
+    meetings: list[Any] = [op for _, op in places if isinstance(op, Barrier) and op.effects.together is Scope.WARP]
+    spare = meetings[configuration.adds_in_cluster :]
+    if configuration.adds_in_cluster:  # threads that send nothing wait because all of a cluster have to
+        spare.append(next(op for _, op in places if isinstance(op, ClusterWait)))
     wrong = []
     for block, op in places:
         needed = not any(op is each for each in spare)
