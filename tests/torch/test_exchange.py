@@ -110,7 +110,7 @@ def compiled(rank: int, size: int, group: Any) -> None:
 
     def block(x: Tensor, w: Tensor) -> Tensor:
         y = torch.relu(tw.torch.all_gather_matmul(x, w, group))
-        return tw.torch.matmul_reduce_scatter(y, w.t(), group)
+        return tw.torch.matmul_reduce_scatter(y, w.t(), group, residual=x)
 
     a = x[rank].requires_grad_()
     w = w[0].requires_grad_()

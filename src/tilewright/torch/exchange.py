@@ -326,7 +326,7 @@ def matmul_reduce_scatter(
     shape = (*x.shape[:-1], *w.shape[1:]) if isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor) else ()
     name = _checked("matmul_reduce_scatter", x, w, group, shape, divides=True)
     if residual is not None:
-        expected = (x.shape[0] // _group_of(name).size(), *shape[1:])
+        expected = (x.shape[0] // process_group("matmul_reduce_scatter", group).size(), *shape[1:])
         if tuple(residual.shape) != expected or (
             residual.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type)
         ):
