@@ -13,9 +13,7 @@ from tests.conformance.harness import Array, Backend, Gpu
 import tilewright as tw
 from tilewright.kernels.attention import (
     by_warpgroups,
-    gradients_in_one_pass_of,
     gradients_on_hopper,
-    numbers_of_tokens,
     read_problem,
 )
 from tilewright.kernels.operands import read
@@ -228,16 +226,9 @@ def test_warpgroups_compute_every_token(backend: Backend, case: tuple[int, ...],
     by_warpgroups(problem, [target, *inputs], numbers, blocks=2, keys=16)
     assert_close(backend.get(out), expected.out, BF16)
     assert_close(np.nan_to_num(backend.get(lse), neginf=-1), np.nan_to_num(expected.lse, neginf=-1), np.float32)
-    if case[-1] == 256:
-        return
-    made, slope = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)], view_of(backend.put(grad))
-    delta, tops = numbers_of_tokens(problem, slope, target, numbers)
-    gradients_on_hopper(problem, [view_of(x) for x in made], slope, delta, tops, columns=16)
-    for ours, of_formula in zip(made, expected.gradients, strict=True):
-        assert_close(backend.get(ours), of_formula, BF16)
 
 
-ONE_PASS = [
+GRADIENTS = [
     pytest.param((1, 2, 1, 140, 200, 64), {"causal": True}, True, id="shared-heads"),
     pytest.param((1, 1, 1, 200, 100, 128), {"causal": True}, True, id="rows-without-keys", marks=SLOW),
     pytest.param((2, 2, 2, 150, 150, 128), {"window": (40, 10)}, True, id="window", marks=SLOW),
@@ -246,9 +237,9 @@ ONE_PASS = [
 ]
 
 
-@pytest.mark.parametrize(("case", "options", "ordered"), ONE_PASS)
+@pytest.mark.parametrize(("case", "options", "ordered"), GRADIENTS)
 @pytest.mark.filterwarnings("ignore:needless wait")
-def test_one_pass_gives_all_gradients(
+def test_warpgroups_compute_all_gradients(
     backend: Backend, case: tuple[int, ...], options: dict[str, Any], ordered: bool
 ) -> None:
     """Several blocks add to the gradient of a token, in one order or in any, and heads that share keys add to theirs."""
@@ -260,7 +251,7 @@ def test_one_pass_gives_all_gradients(
     problem = read_problem("attention", *placed, causal, window, None, (None, None, None))
     made = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)]
     slope, result, numbers = (view_of(backend.put(x)) for x in (grad, out, lse))
-    gradients_in_one_pass_of(problem, [view_of(x) for x in made], (slope, result, numbers, None), ordered)
+    gradients_on_hopper(problem, [view_of(x) for x in made], (slope, result, numbers, None), ordered)
     for ours, of_formula in zip(made, expected.gradients, strict=True):
         assert_close(backend.get(ours), of_formula, BF16)
 

@@ -1,14 +1,16 @@
-"""Gradients of attention by warpgroups; device code, traced into kernels.
+"""All gradients of attention in one pass by warpgroups: five products of a tile; device code, traced into kernels.
 
-Two kernels of one text. `rows` stay in shared memory, `columns` go by in a ring that a producer fills by TMA:
+A block keeps a tile of K and V, and goes over the tokens that see it, in each head of its group:
 
-    of tokens    rows are tokens    A1, A2 = Q, dO    B1, B2 = K, V     dQ = scale * W B1
-    of keys      rows are keys      A1, A2 = K, V     B1, B2 = Q, dO    dK = scale * W B1, dV = P B2
+    P = exp2(scale K Q^T - tops)    W = P (V dO^T - delta)    dV += P dO    dK += W Q    dQ += W^T K
 
-with P = exp2(scale A1 B1^T - tops), W = P (A2 B2^T - delta), where tops and delta are numbers of tokens. Where rows are
-keys, scores are transposed, so that P and W are operand A of the second products, and stay in registers. Each consumer
-has 64 rows. The second products of a step are under way while the first ones of the next step begin. Where columns are
-tokens, their numbers come with them: loads of global memory would be waited for in each step.
+Scores are transposed, keys by tokens, so that P and W are operand A of the sums, and stay in registers. Each consumer
+has 64 keys; the product with W^T needs those of all, and W passes through shared memory for it. It is computed a step
+later, so that consumers need not be at the same step: one multiplies while the other one computes exponentials.
+
+dQ is added up in global memory, in float32 and in the order of the threads' registers, by bulk copies that a warp for
+each consumer starts. With `turns` the blocks add in one order, and bits are the same each time; `finish_tokens` then
+scales the sums and brings them into the order of dQ.
 """
 
 from __future__ import annotations
@@ -18,170 +20,249 @@ import math
 import tilewright as tw
 
 WARPGROUP = 128
-LOAD, LOAD_NUMBERS = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_BULK_COPY_G2S
+LOAD, STORE, ADD = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE, tw.atoms.SM90_TMA_REDUCE_ADD
 
 
 @tw.kernel
-def gradients_by_warpgroups(D1, D2, A1, A2, B1, B2, tops, deltas, scale, factor, before, after, plan: tw.constexpr):
-    """Compute a tile of D1, and of D2 where rows are keys.
+def gradients_by_warpgroups(
+    dK, dV, sums, turns, K, V, Q, dO, tops, deltas, scale, factor, before, after, together, plan: tw.constexpr
+):
+    """Compute a tile of dK and dV, and add its part of dQ to `sums`.
 
     `tops` is lse in units of log 2, and 0 where a token sees no key; behind the last token, tops and deltas have finite
-    numbers for a tile more. `scale` has the factor log2(e) and is positive. A
-    row sees `before` and `after` columns before and behind the one beside it.
+    numbers for a tile more. `scale` has the factor log2(e) and is positive. A key is seen by `before` and `after`
+    tokens before and behind the one beside it. Blocks take the tiles of `together` key heads, then those of the next.
     """
-    sA1, sA2 = (tw.shared(A1.dtype, plan.smem_a) for _ in "12")
-    sB1, sB2 = (tw.shared(A1.dtype, plan.smem_b) for _ in "12")
-    warps = 4 * plan.consumers
-    there = tw.pipeline(1, consumers=warps, bytes=4 * plan.rows * plan.head)
-    bytes_of_numbers = 8 * plan.columns if plan.of_keys else 0
-    ring = tw.pipeline(plan.smem_b.shape[2], consumers=warps, bytes=4 * plan.columns * plan.head + bytes_of_numbers)
-    numbers = tw.shared(tw.float32, (plan.columns, 2, plan.smem_b.shape[2])) if plan.of_keys else None
+    sK, sV = (tw.shared(K.dtype, plan.smem_a) for _ in "KV")
+    sQ, sG = (tw.shared(K.dtype, plan.smem_b) for _ in "QG")
+    sW, sums_of_step = tw.shared(K.dtype, plan.smem_w), tw.shared(tw.float32, plan.smem_sums)
+    s_tops, s_deltas = (tw.shared(tw.float32, plan.smem_numbers) for _ in "td")
+    there = tw.pipeline(1, consumers=4 * plan.consumers, bytes=4 * plan.rows * plan.head)
+    ring = tw.pipeline(
+        plan.smem_b.shape[2], consumers=4 * plan.consumers, bytes=4 * plan.columns * plan.head + 8 * plan.columns
+    )
+    written, used = (tw.mbarrier(4 * plan.consumers, stages=plan.smem_w.shape[2]) for _ in "wu")
+    full, empty = tw.mbarrier(4, stages=plan.consumers), tw.mbarrier(1, stages=plan.consumers)
     tw.sync_threads()  # the barriers are there
+    place = place_of(K, Q, before, after, together, plan)
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
-            bring(
-                A1, A2, B1, B2, tops, deltas, sA1, sA2, sB1, sB2, numbers, there.producer(), ring.producer(),
-                before, after, plan,
-            )  # fmt: skip
+            bring(K, V, Q, dO, tops, deltas, sK, sV, sQ, sG, s_tops, s_deltas,
+                  there.producer(), ring.producer(), place, plan)  # fmt: skip
+        elif (tw.thread_idx.x == 32) | (tw.thread_idx.x == 64):
+            hand_over(K, Q, sums, turns, sums_of_step, full, empty, after, place, plan)
     else:
         tw.set_registers(plan.registers[1])
-        add_up(
-            D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2, sB1, sB2, numbers,
-            there.consumer(), ring.consumer(), plan,
-        )  # fmt: skip
+        add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_of_step, s_tops, s_deltas,
+               there.consumer(), ring.consumer(), written, used, full, empty, place, plan)  # fmt: skip
 
 
 @tw.function
-def place_of(A1, B1, before, after, plan):
-    """Return a block's tile, head and batch, and the tiles of columns that its rows see: begin, end.
+def place_of(K, Q, before, after, together, plan):
+    """Return a block's tile, key head and batch, and the tiles of tokens that see it: begin, end.
 
-    The longest rows of a causal mask begin first: the last tokens, and the first keys.
+    Heads whose tokens fit into the L2 cache are taken together, and of these the first keys first, which most tokens of
+    a causal mask see.
     """
-    tiles, number = tw.ceil_div(A1.shape[2], plan.rows), tw.block_idx.x
-    tile = number % tiles if plan.of_keys else tiles - 1 - number % tiles
-    first = tile * plan.rows + B1.shape[2] - A1.shape[2]
+    tiles, number = tw.ceil_div(K.shape[2], plan.rows), tw.block_idx.x
+    first_head = number // (tiles * together) * together
+    beside = tw.minimum(together, K.shape[0] * K.shape[1] - first_head)
+    rest = number - first_head * tiles
+    tile, head = rest // beside, first_head + rest % beside
+    first = tile * plan.rows + Q.shape[2] - K.shape[2]
     begin = tw.maximum(first - before, 0) // plan.columns
-    end = tw.ceil_div(tw.minimum(B1.shape[2], first + plan.rows + after), plan.columns)
-    return tile, number // tiles % A1.shape[1], number // tiles // A1.shape[1], begin, tw.maximum(end, begin)
+    end = tw.ceil_div(tw.minimum(Q.shape[2], first + plan.rows + after), plan.columns)
+    return tile, head % K.shape[1], head // K.shape[1], begin, tw.maximum(end, begin)
 
 
 @tw.function
-def heads_of(A1, B1, head, plan):
-    """Return the first head of B, and how many there are: a group where rows are keys."""
-    if plan.of_keys:
-        group = B1.shape[1] // A1.shape[1]
-        return head * group, group
-    return head // (A1.shape[1] // B1.shape[1]), 1
+def bring(K, V, Q, dO, tops, deltas, sK, sV, sQ, sG, s_tops, s_deltas, there, state, place, plan):
+    """Bring keys once, and tokens from the last ones that see them to the first ones, of all heads of the group.
 
-
-@tw.function
-def bring(A1, A2, B1, B2, tops, deltas, sA1, sA2, sB1, sB2, numbers, there, state, before, after, plan):
-    """Bring rows once, and columns in the order in which they are used."""
-    tile, head, batch, begin, end = place_of(A1, B1, before, after, plan)
+    A block adds behind those of earlier keys. It falls behind them once where all heads of a tile of tokens come in
+    turn; with all tokens of a head in turn, those of later keys, which have fewer tokens, would wait at each head.
+    """
+    tile, head, batch, begin, end = place
     with there.fill() as (_, full):
-        for rows, target in ((A1, sA1), (A2, sA2)):
+        for rows, target in ((K, sK), (V, sV)):
             source = tw.guarded(rows)[batch, head, ...]
             tw.copy(LOAD, tw.local_tile(source, (plan.rows, plan.head), (tile, 0)), target, barrier=full)
-    first, count = heads_of(A1, B1, head, plan)
-    for member in range(count):
-        for step in range(begin, end):
+    group = Q.shape[1] // K.shape[1]
+    for step in range(end - begin):
+        number = end - 1 - step
+        for member in range(group):
+            of_tokens = head * group + member
             with state.fill() as (stage, full):
-                for columns, target in ((B1, sB1), (B2, sB2)):
-                    source = tw.guarded(columns)[batch, first + member, ...]
-                    part = tw.local_tile(source, (plan.columns, plan.head), (step, 0))
+                for columns, target in ((Q, sQ), (dO, sG)):
+                    source = tw.guarded(columns)[batch, of_tokens, ...]
+                    part = tw.local_tile(source, (plan.columns, plan.head), (number, 0))
                     tw.copy(LOAD, part, target[:, :, stage], barrier=full)
-                if plan.of_keys:
-                    for n, of_tokens in enumerate((tops, deltas)):
-                        part = tw.local_tile(of_tokens[batch, first + member, :], (plan.columns,), (step,))
-                        tw.copy(LOAD_NUMBERS, part, numbers[:, n, stage], barrier=full)
+                for numbers, target in ((tops, s_tops), (deltas, s_deltas)):
+                    source = tw.guarded(numbers)[batch, of_tokens, ...]
+                    tw.copy(LOAD, tw.local_tile(source, (plan.columns,), (number,)), target[:, stage], barrier=full)
 
 
 @tw.function
-def add_up(
-    D1, D2, A1, B1, tops, deltas, scale, factor, before, after, sA1, sA2, sB1, sB2, numbers, there, state, plan,
-):  # fmt: skip
-    """Compute 64 rows of the tile."""
-    tid = tw.thread_idx.x - WARPGROUP
-    by_scores, by_sums = plan.scores.get_slice(tid), plan.sums.get_slice(tid)
-    tA1, tA2 = (by_scores.partition_A(x) for x in (sA1, sA2))
-    tB1, tB2 = (by_scores.partition_B(x) for x in (sB1, sB2))
-    turned1, turned2 = (
-        by_sums.partition_B(x.map_layout(lambda layout: tw.select(layout, 1, 0, 2))) for x in (sB1, sB2)
+def hand_over(K, Q, sums, turns, sums_of_step, full, empty, after, place, plan):
+    """Add what a consumer has computed of dQ to the sums, step by step."""
+    tile, head, batch, begin, end = place
+    who, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], tw.ceil_div(Q.shape[2], plan.columns)
+    done = tw.int32(0)
+    for step in range(end - begin):
+        number = end - 1 - step
+        first_seen = tw.maximum(number * plan.columns + K.shape[2] - Q.shape[2] - after, 0) // plan.rows
+        for member in range(group):
+            slot = ((batch * Q.shape[1] + head * group + member) * tiles + number) * plan.consumers + who
+            if turns is not None:  # after the blocks of the keys before these that the tokens see
+                while tw.load(turns, slot, sem="acquire") != tile - first_seen:
+                    pass
+            full[who].wait(done % 2)
+            source = sums_of_step[:, :, who]
+            tw.copy(ADD, source, tw.local_tile(tw.guarded(sums)[slot, ...], source.shape, (0, 0)))
+            tw.tma_store_commit()
+            tw.tma_store_wait(0)
+            empty[who].arrive()
+            if turns is not None:
+                tw.tma_store_wait(0, read=False)
+                tw.store(turns, slot, tile - first_seen + 1, sem="release")
+            done += 1
+
+
+@tw.function
+def signal(barrier):
+    """Arrive for the warp, with what its lanes have done."""
+    tw.sync_warp()
+    if tw.elect_one():
+        barrier.arrive()
+
+
+@tw.function
+def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_of_step, s_tops, s_deltas,
+           there, state, written, used, full, empty, place, plan):  # fmt: skip
+    """Compute 64 rows of the tile, and a part of dQ."""
+    # Of a number that comes from one lane the compiler knows that it is the same in all.
+    consumer, tid = tw.shuffle(tw.warpgroup_id() - 1, 0), tw.thread_idx.x - WARPGROUP
+    by_scores, by_sums, by_tokens = (
+        mma.get_slice(consumer * WARPGROUP) for mma in (plan.scores, plan.sums, plan.tokens)
     )
-    S, dP = (tw.registers(tw.float32, plan.scores.partition_shape((plan.rows, plan.columns), "C")) for _ in "SP")
-    acc1 = tw.registers(tw.float32, plan.sums.partition_shape((plan.rows, plan.head), "C"))
-    tw.clear(acc1)
-    if plan.of_keys:
-        acc2 = tw.registers(tw.float32, plan.sums.partition_shape((plan.rows, plan.head), "C"))
-        tw.clear(acc2)
-    scores, slopes = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.scores, dP)
-    # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
+    tK, tV = (by_scores.partition_A(x) for x in (sK, sV))
+    tQ, tG = (by_scores.partition_B(x) for x in (sQ, sG))
+    turned_q, turned_g = (
+        by_sums.partition_B(x.map_layout(lambda layout: tw.select(layout, 1, 0, 2))) for x in (sQ, sG)
+    )
+    tW = by_tokens.partition_A(sW.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
+    turned_k = by_tokens.partition_B(sK.map_layout(lambda layout: tw.select(layout, 1, 0)))
+    acc_k, acc_v = (tw.registers(tw.float32, plan.sums.partition_shape((plan.rows, plan.head), "C")) for _ in "KV")
+    tw.clear(acc_k)
+    tw.clear(acc_v)
     whole_tile = tw.identity_tensor((plan.rows, plan.columns))
+    # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
     at, at_of_first = (
         tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
     )
-    rows, columns = tw.size(scores.shape[0]), tw.size(scores.shape[1])
+    rows, columns = tw.size(at.shape[0]), tw.size(at.shape[1])
+    part_of_step = tw.make_tensor(sums_of_step.engine, plan.parts)
+    writer, stages = plan.write.get_slice(tid), plan.smem_w.shape[2]
 
-    tile, head, batch, begin, end = place_of(A1, B1, before, after, plan)
-    _, count = heads_of(A1, B1, head, plan)
-    first, extent = tile * plan.rows, B1.shape[2]
-    beside = first + extent - A1.shape[2]
-    top, least = tw.registers(tw.float32, rows), tw.registers(tw.float32, rows)
-    if not plan.of_keys:
-        for r in tw.static_range(rows):
-            row = at[r, 0][0] + first
-            top[r], least[r] = tw.guarded(tops)[batch, head, row], tw.guarded(deltas)[batch, head, row]
+    tile, head, batch, begin, end = place
+    first, extent, group = tile * plan.rows, Q.shape[2], Q.shape[1] // K.shape[1]
+    beside = first + extent - K.shape[2]
+
+    def fragment(mma, *extents):
+        return tw.registers(tw.float32, mma.partition_shape(extents, "C"))
+
+    def begin_tokens(n):
+        """Begin the product of step n with W^T, when all consumers have written theirs; return the sums."""
+        acc = fragment(plan.tokens, plan.columns, plan.head)
+        written[n % stages].wait(n // stages % 2)
+        tw.wgmma_fence()
+        tw.gemm(plan.tokens, tW[:, :, :, n % stages], turned_k, acc, accumulate=False)
+        tw.wgmma_commit()
+        return acc
+
+    def put_weights(n, values):
+        tw.copy(plan.write, writer.retile_S(values.to(K.dtype)), writer.partition_D(sW[:, :, n % stages]))
+        tw.fence_proxy_async()
+        signal(written[n % stages])
+
+    @tw.function
+    def pass_on(n, acc):
+        """Give the sums of step n to the warp that adds them."""
+        empty[consumer].wait(n % 2)
+        # Four values of a thread at a time: no two threads meet at a bank.
+        quads = tw.size(acc.layout) // 4
+        values = acc.map_layout(lambda _: tw.Layout((quads, 4), (4, 1)))
+        for each in tw.static_range(quads):
+            tw.copy(values[each, :], part_of_step[each, tid % WARPGROUP, :, consumer])
+        tw.fence_proxy_async()
+        signal(full[consumer])
+
+    # Before the first step there is none: its weights are zeros.
+    none = fragment(plan.scores, plan.rows, plan.columns)
+    tw.clear(none)
+    put_weights(0, none)
     there.acquire()
-    used, begun = tw.int32(0), tw.int32(0)
-    for _member in range(count):
-        for step in tw.range(begin, end, unroll=1):
-            stage = state.acquire()
-            tw.wgmma_fence()
-            tw.gemm(plan.scores, tA1[:, :, :], tB1[:, :, :, stage], S, accumulate=False)
-            tw.wgmma_commit()
-            tw.gemm(plan.scores, tA2[:, :, :], tB2[:, :, :, stage], dP, accumulate=False)
-            tw.wgmma_commit()
-            tw.wgmma_wait(1)  # the products with W of the step before too
-            if begun > 0:
-                state.give_back(used)
-            used, begun = stage, begun + 1
-            column = step * plan.columns
-            is_inside = (column + plan.columns <= extent) & (column + plan.columns - 1 <= beside + after)
-            if ~(is_inside & (column >= beside + plan.rows - 1 - before)):
-                for r in tw.static_range(rows):
-                    row = at[r, 0][0] + beside
-                    fewest, most = row - before, tw.minimum(row + after, extent - 1)
-                    for c in tw.static_range(columns):
-                        place = at[0, c][1] + column
-                        scores[r, c] = tw.where((place >= fewest) & (place <= most), scores[r, c], -math.inf)
-            if plan.of_keys:
+    steps = group * (end - begin)
+    column, heads_left = (end - 1) * plan.columns, group
+    for n in tw.range(1, steps + 1, unroll=1):
+        stage = state.acquire()
+        S, dP = (fragment(plan.scores, plan.rows, plan.columns) for _ in "SP")
+        scores, slopes = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.scores, dP)
+        tw.wgmma_fence()
+        tw.gemm(plan.scores, tK, tQ[:, :, :, stage], S, accumulate=False)
+        tw.wgmma_commit()
+        tw.wgmma_wait(1)  # the product of the step before with its W
+        if n > 1:
+            state.give_back(tw.where(stage == 0, plan.smem_b.shape[2], stage) - 1)
+        tw.wgmma_fence()
+        tw.gemm(plan.scores, tV, tG[:, :, :, stage], dP, accumulate=False)
+        tw.wgmma_commit()
+        tw.wgmma_wait(1)
+        is_inside = (column + plan.columns <= extent) & (column + plan.columns - 1 <= beside + after)
+        if ~(is_inside & (column >= beside + plan.rows - 1 - before)):
+            origin = at[0, 0][1] + column
+            apart = at[0, 0][0] + beside - origin
+            for r in tw.static_range(rows):
+                row = apart + at_of_first[r, 0][0]
+                fewest, behind = row - before, tw.minimum(row + after + 1, extent - origin)
                 for c in tw.static_range(columns):
-                    token = at[0, 0][1] + at_of_first[0, c][1]
-                    scores[:, c] = tw.ex2_approx(scores[:, c] * scale - numbers[token, 0, stage], ftz=True)
-                weights = tw.as_operand_a(plan.scores, S, to=plan.sums)
-            else:
-                for r in tw.static_range(rows):
-                    scores[r, :] = tw.ex2_approx(scores[r, :] * scale - top[r], ftz=True)
-            tw.wgmma_wait(0)
-            if plan.of_keys:
-                for c in tw.static_range(columns):
-                    token = at[0, 0][1] + at_of_first[0, c][1]
-                    slopes[:, c] = scores[:, c] * (slopes[:, c] - numbers[token, 1, stage])
-            else:
-                for r in tw.static_range(rows):
-                    slopes[r, :] = scores[r, :] * (slopes[r, :] - least[r])
-            steep = tw.as_operand_a(plan.scores, dP, to=plan.sums)
-            tw.wgmma_fence()
-            if plan.of_keys:
-                tw.gemm(plan.sums, weights, turned2[:, :, :, stage], acc2)
-            tw.gemm(plan.sums, steep, turned1[:, :, :, stage], acc1)
-            tw.wgmma_commit()
+                    here = at_of_first[0, c][1]
+                    scores[r, c] = tw.where((here >= fewest) & (here < behind), scores[r, c], -math.inf)
+        for c in tw.static_range(columns):
+            token = at[0, 0][1] + at_of_first[0, c][1]
+            scores[:, c] = tw.ex2_approx(scores[:, c] * scale - s_tops[token, stage], ftz=True)
+        weights = tw.as_operand_a(plan.scores, S, to=plan.sums)
+        # Long rows of scores do not fit into registers beside all else; as weights they do.
+        shares = scores
+        if plan.columns > 64:
+            shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))
+        tw.wgmma_fence()
+        tw.gemm(plan.sums, weights, turned_g[:, :, :, stage], acc_v)
+        tw.wgmma_commit()
+        tw.wgmma_wait(1)
+        for c in tw.static_range(columns):
+            token = at[0, 0][1] + at_of_first[0, c][1]
+            slopes[:, c] = shares[:, c].to(tw.float32) * (slopes[:, c] - s_deltas[token, stage])
+        used[n % stages].wait((n // stages + 1) % 2)
+        put_weights(n, dP)
+        steep = tw.as_operand_a(plan.scores, dP, to=plan.sums)
+        acc_q = begin_tokens(n - 1)
+        tw.gemm(plan.sums, steep, turned_q[:, :, :, stage], acc_k)
+        tw.wgmma_commit()
+        tw.wgmma_wait(1)
+        signal(used[(n - 1) % stages])
+        if n > 1:
+            pass_on(n - 1, acc_q)
+        column = tw.where(heads_left == 1, column - plan.columns, column)
+        heads_left = tw.where(heads_left == 1, group, heads_left - 1)
+    acc_q = begin_tokens(steps)
     tw.wgmma_wait(0)
-    acc1 *= factor
-    store(D1, acc1, tile, head, batch, plan)
-    if plan.of_keys:
-        store(D2, acc2, tile, head, batch, plan)
+    if steps > 0:
+        pass_on(steps, acc_q)
+    acc_k *= factor
+    store(dK, acc_k, tile, head, batch, plan)
+    store(dV, acc_v, tile, head, batch, plan)
 
 
 @tw.function
@@ -190,3 +271,27 @@ def store(target, acc, tile, head, batch, plan):
     thread = plan.sums.get_slice(tw.thread_idx.x - WARPGROUP)
     part = tw.local_tile(tw.guarded(target)[batch, head, ...], (plan.rows, plan.head), (tile, 0))
     tw.copy(acc.to(target.dtype), thread.partition_C(part))
+
+
+@tw.kernel
+def finish_tokens(dQ, sums, factor, plan: tw.constexpr):
+    """Compute a tile of dQ = factor * sums."""
+    tid, tiles = tw.thread_idx.x, tw.ceil_div(dQ.shape[2], plan.columns)
+    number, consumer = tw.block_idx.x, tid // WARPGROUP
+    buffer = tw.shared(dQ.dtype, plan.smem_tokens)
+    acc = tw.registers(tw.float32, plan.tokens.partition_shape((plan.columns, plan.head), "C"))
+    quads = tw.size(acc.layout) // 4
+    values = acc.map_layout(lambda _: tw.Layout((quads, 4), (4, 1)))
+    for each in tw.static_range(quads):
+        source = sums[number * plan.consumers + consumer, each, tid % WARPGROUP, :]
+        tw.copy(tw.local_tile(source, (4,), (0,)), values[each, :])
+    acc *= factor
+    writer = plan.write_tokens.get_slice(tid)
+    tw.copy(plan.write_tokens, writer.retile_S(acc.to(dQ.dtype)), writer.partition_D(buffer))
+    tw.fence_proxy_async()
+    tw.sync_threads()
+    if tid == 0:
+        target = tw.guarded(dQ)[number // tiles // dQ.shape[1], number // tiles % dQ.shape[1], ...]
+        tw.copy(STORE, buffer, tw.local_tile(target, (plan.columns, plan.head), (number % tiles, 0)))
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)

@@ -13,13 +13,11 @@ import numpy as np
 from tilewright.arch import VECTOR_BYTES, Arch, default_arch
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
-from tilewright.kernels._attention_backward_kernel import finish_tokens, gradients_in_one_pass
-from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
+from tilewright.kernels._attention_gradient_kernel import finish_tokens, gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
 from tilewright.kernels.attention_hopper import (
     GRADIENT_HEADS,
-    hopper_backward_plan,
     hopper_gradient_plan,
     hopper_plan,
     why_not,
@@ -34,7 +32,6 @@ from tilewright.runtime.views import View
 
 BEHIND = 128  # more than the columns of a tile that are behind the last token
 CACHED = 1 << 25  # bytes of tokens that the L2 cache keeps
-ONE_PASS_HEADS: tuple[int, ...] = ()  # of 64 and 128, those measured to be faster in one pass than in two
 UNLIMITED = 1 << 30  # tokens: more than any sequence has
 Window = tuple[int | None, int | None]
 
@@ -305,14 +302,10 @@ def _backward(problem: Problem, given: list[Operand], numbers: list[Operand], fo
     lse, *slopes = (problem.numbers(x) for x in numbers)
     slope = slopes[0] if slopes else None
     head, family = problem.q.shape[-1], family_of(problem, (grad, *others))
-    if head in ONE_PASS_HEADS and family == "hopper":
-        gradients_in_one_pass_of(problem, views, (grad, out, lse, slope))
-        return
-    delta, tops = numbers_of_tokens(problem, grad, out, lse, slope)
     if head in GRADIENT_HEADS and family == "hopper":
-        gradients_on_hopper(problem, views, grad, delta, tops)
+        gradients_on_hopper(problem, views, (grad, out, lse, slope))
     else:
-        _gradients_by_tiles(problem, views, grad, delta, tops)
+        _gradients_by_tiles(problem, views, grad, *numbers_of_tokens(problem, grad, out, lse, slope))
 
 
 def numbers_of_tokens(
@@ -351,23 +344,6 @@ def _gradients_by_tiles(problem: Problem, found: Sequence[View], grad: View, del
 
 
 def gradients_on_hopper(
-    problem: Problem, found: Sequence[View], grad: View, delta: View, tops: View, columns: int | None = None
-) -> None:
-    """Launch the kernels of Hopper; `columns`, of a tile, are for tests."""
-    q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
-    dq, dk, dv = found
-    numbers = tops, delta, problem.factor, np.float32(problem.scale)
-    left, right = np.int32(problem.left), np.int32(problem.right)
-    for of_keys, x, arrays, sides in (
-        (False, q, (dq, None, q, grad, k, v), (left, right)),
-        (True, k, (dk, dv, k, v, q, grad), (right, left)),
-    ):
-        plan = hopper_gradient_plan(q.dtype, q.shape[3], of_keys, columns)
-        blocks = -(-x.shape[2] // plan.rows) * x.shape[1] * x.shape[0]
-        launcher(gradients_by_warpgroups, blocks, plan.threads)(*arrays, *numbers, *sides, plan)
-
-
-def gradients_in_one_pass_of(
     problem: Problem, found: Sequence[View], given: tuple[View, View, View, View | None], ordered: bool = True
 ) -> None:
     """Launch the kernel of Hopper that computes all gradients; blocks add to that of q in one order if `ordered`.
@@ -376,7 +352,7 @@ def gradients_in_one_pass_of(
     """
     q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
     batch, heads, tokens, head = q.shape
-    plan = hopper_backward_plan(q.dtype, head)
+    plan = hopper_gradient_plan(q.dtype, head)
     tiles = -(-tokens // plan.columns)
     rows, parts = batch * heads * tiles * plan.columns, tiles * plan.consumers
     slots = batch * heads * parts
@@ -392,7 +368,7 @@ def gradients_in_one_pass_of(
     of_head = rows // (batch * k.shape[1]) * head * (2 * q.dtype.bytes + float32.bytes)
     together = max(1, min(CACHED // of_head, batch * k.shape[1]))
     factor, values = np.float32(problem.scale), rows * head // slots
-    launcher(gradients_in_one_pass, -(-k.shape[2] // plan.rows) * k.shape[1] * batch, plan.threads)(
+    launcher(gradients_by_warpgroups, -(-k.shape[2] // plan.rows) * k.shape[1] * batch, plan.threads)(
         dk, dv, seen(made, slots, values // 256, 256), seen(counted, slots), k, v, q, given[0], tops, delta,
         problem.factor, factor, np.int32(problem.right), np.int32(problem.left), np.int32(together), plan,
     )  # fmt: skip

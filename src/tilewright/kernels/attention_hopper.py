@@ -89,62 +89,7 @@ def hopper_plan(
 
 @dataclass(frozen=True)
 class HopperGradientPlan:
-    """The tiles of a gradient by warpgroups: `rows` that stay, `columns` that go by; `of_keys` says which is which."""
-
-    rows: int
-    columns: int
-    head: int
-    of_keys: bool
-    smem_a: ComposedLayout  # (rows, head)
-    smem_b: ComposedLayout  # (columns, head, stages)
-    scores: TiledMMA
-    sums: TiledMMA
-    registers: tuple[int, int]  # of the producer and of a consumer
-
-    @property
-    def consumers(self) -> int:
-        """How many warpgroups multiply."""
-        return self.rows // 64
-
-    @property
-    def threads(self) -> int:
-        """The threads of a block: those of the producer too."""
-        return WARPGROUP * (1 + self.consumers)
-
-
-@lru_cache(maxsize=64)
-def hopper_gradient_plan(dtype: DType, head: int, of_keys: bool, columns: int | None = None) -> HopperGradientPlan:
-    """Return the plan for gradients of heads of 64 or 128 elements; `columns` are those of another tile.
-
-    >>> plan = hopper_gradient_plan(bfloat16, 128, True)
-    >>> plan.rows, plan.columns, plan.threads
-    (128, 48, 384)
-    """
-    # What registers hold: where rows are keys there are two sums.
-    rows, most, stages = {
-        (64, True): (128, 96, 4), (64, False): (128, 128, 4), (128, True): (128, 48, 5), (128, False): (128, 96, 3),
-    }[head, of_keys]  # fmt: skip
-    tile, consumers, types = columns or most, rows // 64, _TYPES[dtype]
-    lines = atoms.GMMA_K_SW128(dtype)
-    product = getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN")
-    smem_a, smem_b = tile_to_shape(lines, (rows, head)), tile_to_shape(lines, (tile, head, stages))
-    assert isinstance(smem_a, ComposedLayout) and isinstance(smem_b, ComposedLayout)
-    return HopperGradientPlan(
-        rows,
-        tile,
-        head,
-        of_keys,
-        smem_a,
-        smem_b,
-        make_tiled_mma(getattr(atoms, f"SM90_64x{tile}x16_{types}_SS"), (consumers, 1, 1)),
-        make_tiled_mma(product, (consumers, 1, 1)),
-        (24, 240),
-    )
-
-
-@dataclass(frozen=True)
-class HopperBackwardPlan:
-    """The tiles of all gradients in one pass: `rows` are keys, which stay, and `columns` tokens, which go by."""
+    """The tiles of all gradients: `rows` are keys, which stay, and `columns` tokens, which go by."""
 
     rows: int
     columns: int
@@ -167,12 +112,12 @@ class HopperBackwardPlan:
 
 
 @lru_cache(maxsize=64)
-def hopper_backward_plan(dtype: DType, head: int, stages: tuple[int, int] = (2, 2)) -> HopperBackwardPlan:
-    """Return the plan of all gradients in one pass, for heads of 64 or 128 elements.
+def hopper_gradient_plan(dtype: DType, head: int, stages: tuple[int, int] = (2, 2)) -> HopperGradientPlan:
+    """Return the plan of all gradients, for heads of 64 or 128 elements.
 
     `stages` are those of tokens, and of W.
 
-    >>> plan = hopper_backward_plan(bfloat16, 128)
+    >>> plan = hopper_gradient_plan(bfloat16, 128)
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
@@ -188,7 +133,7 @@ def hopper_backward_plan(dtype: DType, head: int, stages: tuple[int, int] = (2, 
     sums = make_tiled_mma(getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN"), (2, 1, 1))
     tokens = make_tiled_mma(getattr(atoms, f"SM90_64x{head // over[1]}x16_{types}_SS").with_majors("MN", "MN"), over)
     lines_of_sums = columns * head // 512
-    return HopperBackwardPlan(
+    return HopperGradientPlan(
         rows,
         columns,
         head,

@@ -10,11 +10,10 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
-from tilewright.kernels._attention_backward_kernel import gradients_in_one_pass
 from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend
-from tilewright.kernels.attention_hopper import hopper_backward_plan, hopper_gradient_plan, hopper_plan, why_not
+from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, why_not
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.views import view
@@ -95,28 +94,16 @@ def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool) -> No
     assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
 
 
-@pytest.mark.parametrize(("head", "of_keys"), [(64, False), (64, True), (128, False), (128, True)])
-@pytest.mark.slow
-def test_gradients_by_warpgroups_fit_into_registers(head: int, of_keys: bool) -> None:
-    plan = hopper_gradient_plan(tw.bfloat16, head, of_keys)
-    x, number = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
-    arrays = (x, x if of_keys else None, x, x, x, x, number, number)
-    numbers = np.float32(0.1), np.float32(0.1), np.int32(1), np.int32(1)
-    lowered = gradients_by_warpgroups.lower(*arrays, *numbers, plan, arch="sm_90a", block=plan.threads)
-    resources = lowered.module.resources
-    assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
-
-
 @pytest.mark.parametrize(("head", "ordered"), [(64, False), (64, True), (128, False), (128, True)])
 @pytest.mark.slow
-def test_one_pass_fits_into_registers(head: int, ordered: bool) -> None:
-    plan = hopper_backward_plan(tw.bfloat16, head)
+def test_gradients_by_warpgroups_fit_into_registers(head: int, ordered: bool) -> None:
+    plan = hopper_gradient_plan(tw.bfloat16, head)
     x, number = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4224))
     slots, lines = 2 * 4096 // plan.columns * plan.consumers, plan.columns * head // 512
     sums, turns = tw.spec(tw.float32, (slots, lines, 256)), tw.spec(tw.int32, (slots,)) if ordered else None
     numbers = np.float32(0.1), np.float32(0.1), np.int32(1), np.int32(1), np.int32(2)
     arrays = (x, x, sums, turns, x, x, x, x, number, number)
-    lowered = gradients_in_one_pass.lower(*arrays, *numbers, plan, arch="sm_90a", block=plan.threads)
+    lowered = gradients_by_warpgroups.lower(*arrays, *numbers, plan, arch="sm_90a", block=plan.threads)
     resources = lowered.module.resources
     assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
 
