@@ -36,7 +36,7 @@ from tilewright.kernels.problem import Operand, Problem
 H200 = Machine.of(Arch.parse("sm_90a"))
 COOPERATIVE = HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=2)
 PING_PONG = HopperConfiguration((64, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=2)
-DEEP = HopperConfiguration((64, 32, 128), (8, 1), 1, 2, is_ping_pong=True, blocks=2)  # K of two parts
+DEEP = HopperConfiguration((64, 32, 128), (8, 1), 2, 2, is_ping_pong=True, blocks=2)  # K of two parts
 CLUSTERS = HopperConfiguration((128, 128, 64), (8, 1), 2, 1, 2, blocks=4)
 
 
