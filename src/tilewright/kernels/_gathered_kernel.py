@@ -3,7 +3,7 @@
 Device code, traced into kernels. The pieces of a tile are those of the Hopper kernel of `tw.matmul`. Blocks compute the
 rank's own rows first, then those of the ranks behind it in the ring. Where no copy engine does it, three warps of each
 block, which have no other work, copy the rank's rows to the other ranks meanwhile, a part at a time; whoever is done
-last with a part tells its reader. The thread that fills the ring of stages waits for the part that holds the tile.
+last with a part tells its reader. The thread that fills the ring of stages waits for the part in which the tile ends.
 
 Copies never wait for other ranks, so ranks that wait for each other's parts get them.
 """
@@ -56,7 +56,8 @@ def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, part, 
                 arrival = Arrival(told, sender, number, sender == rank)
                 rows = plan.cluster * row + place
                 for k_tile in range(works.k_tiles):
-                    arrival.wait(parts.of(rows * m, k_tile * k))
+                    last = tw.minimum((k_tile + 1) * k, A.shape[1]) - 1  # a tile of K may reach over several parts
+                    arrival.wait(parts.of(rows * m, last))
                     with state.fill() as (stage, full):
                         if sender == rank:
                             tile = tw.local_tile(A, (m, k), (rows, k_tile), guard=True)

@@ -29,7 +29,7 @@ def works_in_ring(plan, extents, depth, first):
 class Parts:
     """The parts of a matrix, in the order in which they are sent: along its columns first, then along its rows.
 
-    A tile lies in one part, because parts have as many rows and columns as several tiles, or as the matrix.
+    The rows of a tile lie in one part, because parts have as many of them as several tiles, or as the matrix.
     """
 
     def __init__(self, shape, extent):

@@ -36,6 +36,7 @@ from tilewright.kernels.problem import Operand, Problem
 H200 = Machine.of(Arch.parse("sm_90a"))
 COOPERATIVE = HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=2)
 PING_PONG = HopperConfiguration((64, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=2)
+DEEP = HopperConfiguration((64, 32, 128), (8, 1), 2, 2, is_ping_pong=True, blocks=2)  # K of two parts
 CLUSTERS = HopperConfiguration((128, 128, 64), (8, 1), 2, 1, 2, blocks=4)
 
 
@@ -121,6 +122,8 @@ slow = pytest.mark.slow
 CASES = {
     "cooperative": (COOPERATIVE, 2, (130, 72, 200), {"calls": 3}, slow),
     "ping-pong": (PING_PONG, 2, (70, 72, 200), {"calls": 2}, ()),
+    "twice the K": (DEEP, 2, (16, 32, 72), {}, ()),
+    "twice the K, a rest of it": (DEEP, 2, (129, 72, 264), {"major": "K"}, slow),
     "clusters": (CLUSTERS, 2, (130, 136, 136), {}, slow),
     "three ranks": (PING_PONG, 3, (70, 72, 136), {"calls": 3}, slow),
     "four ranks, odd columns": (COOPERATIVE, 4, (20, 65, 72), {"major": "K"}, slow),
@@ -144,6 +147,7 @@ SCATTERED = {
     "clusters": (CLUSTERS, 2, (130, 136, 136), {}, slow),
     "three ranks": (PING_PONG, 3, (70, 72, 136), {"calls": 3}, slow),
     "four ranks": (COOPERATIVE, 4, (20, 64, 72), {"major": "K"}, slow),
+    "twice the K": (DEEP, 2, (16, 32, 200), {}, slow),
     "turns, ping-pong": (replace(PING_PONG, tile=(128, 64, 64)), 2, (140, 72, 72), {"major": "K"}, slow),
     "float16, w along K": (COOPERATIVE, 2, (129, 64, 128), {"dtype": np.float16, "major": "K"}, slow),
 }
@@ -155,6 +159,15 @@ def test_ranks_compute_their_rows_of_the_sum_in_one_launch(name: str) -> None:
     with only(configuration, "SCATTERED") as kernel:
         assert all(tw.simulate(ranks=ranks).run(lambda rank: scatters(rank, *extents, **more)))  # type: ignore[arg-type]
     assert kernel.launched
+
+
+def test_tiles_of_each_depth_are_simulated() -> None:
+    """Those that are taken may cover a part along K, or a multiple of parts."""
+    operand, result = Operand(tw.bfloat16, "K", 16), Operand(tw.bfloat16, "MN", 16)
+    problem = Problem(129, 264, 200, 2, operand, operand, result, tw.bfloat16, tw.float32)
+    for family, cases in ((exchanged.GATHERED, CASES), (exchanged.SCATTERED, SCATTERED)):
+        simulated = {configuration.tile[2] for configuration, *_ in cases.values()}
+        assert {c.tile[2] for c in family.configurations(problem, H200)} <= simulated
 
 
 @pytest.mark.slow
