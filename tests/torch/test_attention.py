@@ -207,3 +207,21 @@ def test_heads_join_without_a_copy() -> None:
     assert all(x.transpose(1, 2).is_contiguous() for x in (q, k, out))
     for gradient in torch.autograd.grad(out.square().sum(), (q, k, v)):
         assert gradient.transpose(1, 2).is_contiguous()
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_torchs_flag_decides_whether_sums_have_one_order(is_asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, compute = [], tw.attention_backward
+
+    def watch(*args: Any, deterministic: bool, **kwargs: Any) -> Any:
+        seen.append(deterministic)
+        return compute(*args, deterministic=deterministic, **kwargs)
+
+    monkeypatch.setattr(tw, "attention_backward", watch)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(is_asked)
+    try:
+        tw.torch.attention(*inputs()).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert seen == [is_asked]

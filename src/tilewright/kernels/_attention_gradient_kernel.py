@@ -8,9 +8,10 @@ Scores are transposed, keys by tokens, so that P and W are operand A of the sums
 has 64 keys; the product with W^T needs those of all, and W passes through shared memory for it. It is computed a step
 later, so that consumers need not be at the same step: one multiplies while the other one computes exponentials.
 
-dQ is added up in global memory, in float32 and in the order of the threads' registers, by bulk copies that a warp for
-each consumer starts. With `turns` the blocks add in one order, and bits are the same each time; `finish_tokens` then
-scales the sums and brings them into the order of dQ.
+dQ is added up in global memory, in float32 and in the order of the threads' registers, by bulk copies that two warps
+start. Without `turns` each of them serves a consumer. With them the blocks add in one order, and bits are the same each
+time; then the warps serve steps by turns, because a block's turn is over when its additions are done, which takes
+longer than a step. `finish_tokens` scales the sums and brings them into the order of dQ.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def gradients_by_warpgroups(
         plan.smem_b.shape[2], consumers=4 * plan.consumers, bytes=4 * plan.columns * plan.head + 8 * plan.columns
     )
     written, used = (tw.mbarrier(4 * plan.consumers, stages=plan.smem_w.shape[2]) for _ in "wu")
-    full, empty = tw.mbarrier(4, stages=plan.consumers), tw.mbarrier(1, stages=plan.consumers)
+    full, empty = tw.mbarrier(4, stages=2 * plan.consumers), tw.mbarrier(1, stages=plan.consumers)
     tw.sync_threads()  # the barriers are there
     place = place_of(K, Q, before, after, together, plan)
     if tw.warpgroup_id() == 0:
@@ -51,7 +52,10 @@ def gradients_by_warpgroups(
             bring(K, V, Q, dO, tops, deltas, sK, sV, sQ, sG, s_tops, s_deltas,
                   there.producer(), ring.producer(), place, plan)  # fmt: skip
         elif (tw.thread_idx.x == 32) | (tw.thread_idx.x == 64):
-            hand_over(K, Q, sums, turns, sums_of_step, full, empty, after, place, plan)
+            if turns is None:
+                hand_over(Q, sums, sums_of_step, full, empty, K, place, plan)
+            else:
+                hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place, plan)
     else:
         tw.set_registers(plan.registers[1])
         add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_of_step, s_tops, s_deltas,
@@ -104,29 +108,51 @@ def bring(K, V, Q, dO, tops, deltas, sK, sV, sQ, sG, s_tops, s_deltas, there, st
 
 
 @tw.function
-def hand_over(K, Q, sums, turns, sums_of_step, full, empty, after, place, plan):
+def hand_over(Q, sums, sums_of_step, full, empty, K, place, plan):
     """Add what a consumer has computed of dQ to the sums, step by step."""
-    tile, head, batch, begin, end = place
+    _, head, batch, begin, end = place
     who, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], tw.ceil_div(Q.shape[2], plan.columns)
-    done = tw.int32(0)
-    for step in range(end - begin):
-        number = end - 1 - step
-        first_seen = tw.maximum(number * plan.columns + K.shape[2] - Q.shape[2] - after, 0) // plan.rows
-        for member in range(group):
-            slot = ((batch * Q.shape[1] + head * group + member) * tiles + number) * plan.consumers + who
-            if turns is not None:  # after the blocks of the keys before these that the tokens see
-                while tw.load(turns, slot, sem="acquire") != tile - first_seen:
-                    pass
-            full[who].wait(done % 2)
-            source = sums_of_step[:, :, who]
-            tw.copy(ADD, source, tw.local_tile(tw.guarded(sums)[slot, ...], source.shape, (0, 0)))
-            tw.tma_store_commit()
-            tw.tma_store_wait(0)
+    last = (batch * Q.shape[1] + head * group) * tiles + end - 1
+    for n in range(group * (end - begin)):
+        full[2 * who + n % 2].wait(n // 2 % 2)
+        add(sums_of_step, sums, last + n % group * tiles - n // group, who, plan)
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)
+        empty[who].arrive()
+
+
+@tw.function
+def hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place, plan):
+    """Add what all consumers have computed of dQ to the sums, every other step.
+
+    While a warp waits for its additions to be done and tells the next block, the other one begins the next step.
+    """
+    tile, head, batch, begin, end = place
+    which, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], tw.ceil_div(Q.shape[2], plan.columns)
+    last = (batch * Q.shape[1] + head * group) * tiles + end - 1
+    for n in range(which, group * (end - begin), 2):
+        slot, column = last + n % group * tiles - n // group, (end - 1 - n // group) * plan.columns
+        # The blocks of the keys before these that the tokens see come first.
+        before = tile - tw.maximum(column + K.shape[2] - Q.shape[2] - after, 0) // plan.rows
+        while tw.load(turns, slot, sem="acquire") != before:
+            pass
+        for who in tw.static_range(plan.consumers):
+            full[2 * who + which].wait(n // 2 % 2)
+            add(sums_of_step, sums, slot, who, plan)
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)
+        for who in tw.static_range(plan.consumers):
             empty[who].arrive()
-            if turns is not None:
-                tw.tma_store_wait(0, read=False)
-                tw.store(turns, slot, tile - first_seen + 1, sem="release")
-            done += 1
+        tw.tma_store_wait(0, read=False)
+        tw.store(turns, slot, before + 1, sem="release")
+
+
+@tw.function
+def add(sums_of_step, sums, slot, who, plan):
+    """Begin to add a consumer's part to the sums of a tile of tokens."""
+    source = sums_of_step[:, :, who]
+    target = tw.guarded(sums)[slot * plan.consumers + who, ...]
+    tw.copy(ADD, source, tw.local_tile(target, source.shape, (0, 0)))
 
 
 @tw.function
@@ -188,7 +214,7 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
 
     @tw.function
     def pass_on(n, acc):
-        """Give the sums of step n to the warp that adds them."""
+        """Give the sums of step n to the warp that adds them; the first one is step 1."""
         empty[consumer].wait(n % 2)
         # Four values of a thread at a time: no two threads meet at a bank.
         quads = tw.size(acc.layout) // 4
@@ -196,7 +222,7 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
         for each in tw.static_range(quads):
             tw.copy(values[each, :], part_of_step[each, tid % WARPGROUP, :, consumer])
         tw.fence_proxy_async()
-        signal(full[consumer])
+        signal(full[2 * consumer + 1 - n % 2])
 
     # Before the first step there is none: its weights are zeros.
     none = fragment(plan.scores, plan.rows, plan.columns)

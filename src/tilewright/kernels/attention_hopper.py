@@ -112,20 +112,20 @@ class HopperGradientPlan:
 
 
 @lru_cache(maxsize=64)
-def hopper_gradient_plan(dtype: DType, head: int, stages: tuple[int, int] = (2, 2)) -> HopperGradientPlan:
+def hopper_gradient_plan(dtype: DType, head: int, ordered: bool = True) -> HopperGradientPlan:
     """Return the plan of all gradients, for heads of 64 or 128 elements.
 
-    `stages` are those of tokens, and of W.
+    Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer.
 
     >>> plan = hopper_gradient_plan(bfloat16, 128)
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
-    rows, columns, types = 128, 64 if head == 128 else 128, _TYPES[dtype]
+    rows, columns, stages, types = 128, 64 if head == 128 else 128, 2, _TYPES[dtype]
     lines = atoms.GMMA_K_SW128(dtype)
     of_keys, of_tokens, of_weights, of_sums = (
         tile_to_shape(lines, shape)
-        for shape in ((rows, head), (columns, head, stages[0]), (rows, columns, stages[1]), (columns, head))
+        for shape in ((rows, head), (columns, head, stages), (rows, columns, 2 if ordered else 3), (columns, head))
     )
     # Consumers share the head of dQ, or its tokens.
     over = (1, 2, 1) if columns == 64 else (2, 1, 1)
@@ -141,7 +141,7 @@ def hopper_gradient_plan(dtype: DType, head: int, stages: tuple[int, int] = (2, 
         of_tokens,
         of_weights,
         of_sums,
-        Layout((columns, stages[0])),
+        Layout((columns, stages)),
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,

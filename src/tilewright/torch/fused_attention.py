@@ -99,7 +99,10 @@ def attention_backward_operator(
     key_offsets: torch.Tensor | None,
     key_lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute the gradients of q, k and v. These are not differentiable, as with torch's fused attention."""
+    """Compute the gradients of q, k and v. These are not differentiable, as with torch's fused attention.
+
+    As in torch's, the sums of q's gradient have one order where `torch.use_deterministic_algorithms` asks for it.
+    """
     # Bulk copies take no gradients that repeat one number, as that of a sum does.
     joined = grad if 0 not in grad.stride() and grad.stride(-1) == 1 else grad.contiguous()
     made = zip(("dq", "dk", "dv"), _empty_gradients(grad, lse_grad, q, k, v), strict=True)
@@ -116,6 +119,7 @@ def attention_backward_operator(
         key_offsets=key_offsets,
         key_lengths=key_lengths,
         lse_grad=lse_grad,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
         **dict(made),
     )
     return dq, dk, dv

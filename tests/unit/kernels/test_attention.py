@@ -97,7 +97,7 @@ def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool) -> No
 @pytest.mark.parametrize(("head", "ordered"), [(64, False), (64, True), (128, False), (128, True)])
 @pytest.mark.slow
 def test_gradients_by_warpgroups_fit_into_registers(head: int, ordered: bool) -> None:
-    plan = hopper_gradient_plan(tw.bfloat16, head)
+    plan = hopper_gradient_plan(tw.bfloat16, head, ordered)
     x, number = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4224))
     slots, lines = 2 * 4096 // plan.columns * plan.consumers, plan.columns * head // 512
     sums, turns = tw.spec(tw.float32, (slots, lines, 256)), tw.spec(tw.int32, (slots,)) if ordered else None
