@@ -8,6 +8,8 @@ from tilewright.kernels._places_kernel import Places
 from tilewright.kernels.hopper_plan import WARPGROUP
 from tilewright.kernels.problem import BLOCK
 
+MOST_BESIDE = 144  # accumulators of a thread beside which operands of columns fit into registers before they are needed
+
 
 def results_buffer(plan, D):
     """Return the shared memory through which results leave, None where they leave from registers."""
@@ -83,7 +85,8 @@ class Operands:
     """What a thread reads of the operands for the results of a tile, early where that takes few registers.
 
     Of operands that are the same in all rows or in all columns, as biases and scales are, each value is read once: by
-    rows before the tile's products, by columns a part ahead. Matrices are read with the part that needs them.
+    rows before the tile's products, by columns a part ahead, or with the part that needs them where accumulators leave
+    no registers for that. Matrices are read with the part that needs them.
     """
 
     def __init__(self, plan, epilogue, operands, D, pieces):
@@ -93,25 +96,26 @@ class Operands:
         steps = plan.part.get_slice(0).partition_C(tw.identity_tensor(plan.part.tiler_mn))
         self.steps = [steps[i] for i in range(tw.size(steps))]
         self.rows = [self.along(0, wave, 0) for wave in range(pieces.waves)]
-        self.ahead = self.along(1, 0, 0)
+        self.comes_ahead = tw.size(steps) * pieces.count <= MOST_BESIDE
+        self.ahead = self.along(1, 0, 0) if self.comes_ahead else None
 
     def along(self, mode, wave, part):
         """Return what operands that differ along a mode alone have for a part: by the distance from its first."""
         first = self.pieces.first(self.extents, wave, part)[mode]
         distances = sorted({step[mode] for step in self.steps})
-        last = self.extents[mode] - 1  # outside of D the value makes no difference
-        places = [tw.minimum(first + distance, last) for distance in distances] if mode in self.modes else []
         found = {}
         for n, x in enumerate(self.arrays):
             if self.modes[n] == mode:
-                values = [x[(place, 0) if mode == 0 else (0, place)] for place in places]
-                found[n] = dict(zip(distances, values, strict=True))
+                inside = tw.guarded(x[:, 0] if mode == 0 else x[0, :])  # outside of D the value makes no difference
+                found[n] = {distance: inside[first + distance] for distance in distances}
         return found
 
     def take(self, wave, part):
         """Return for each operand what gives its value for an accumulator of a part; parts are taken in order."""
         now, number = self.ahead, wave * self.pieces.parts + part + 1
-        if number < self.pieces.count:
+        if not self.comes_ahead:
+            now = self.along(1, wave, part)
+        elif number < self.pieces.count:
             self.ahead = self.along(1, *divmod(number, self.pieces.parts))
         thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
         found = []

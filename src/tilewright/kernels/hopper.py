@@ -93,9 +93,7 @@ _PROMOTED_SHAPES: Sequence[_Shape] = (
     ((128, 128), False, 2),
     ((128, 64), False, 1),
 )
-# Accumulators of a thread beside which matrices, values of further results, and partners are spilled. With 160 and 192
-# a bias is spilled too (up to 300 bytes, behind the products): measured, gelu of a linear layer is faster by 7 % all
-# the same.
+# Accumulators of a thread beside which matrices, values of further results, and partners are spilled.
 _MOST_BESIDE = 128
 _NARROW_SHAPES = ((64, True), (128, False))  # rows of the instruction's side, ping-pong
 
@@ -129,9 +127,10 @@ _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, m
 _LEAST_SCALED_US = 0.42  # with scales of blocks: 128 x 7168 x 16384 on an H100, in tiles of 128 x 64
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
 _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
-# In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
-# first; and a second launch. 3 us a tile is what TileLang's rates at K = 256 to 2048 show, without stores that go on.
-_START_US, _TILE_US, _LAUNCH_US = 1.5, 1.5 / (128 * 256), 2.5
+# In microseconds: until the first products, an estimate; a tile of 128 x 256 from its last product to the next tile's
+# first, by which ping-pong in 128 x 128 takes 0.97 of it at 2048 and 4096 cubed on an H200, and 0.99 where K is 14336
+# (and which TileLang's rates at K = 256 to 2048 show); and a second launch, an estimate.
+_START_US, _TILE_US, _LAUNCH_US = 1.5, 3.0 / (128 * 256), 2.5
 # Shares of L2: matrices that stay there as they are, and those of which a part is kept (on an H200 25 to 33 MB were
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
