@@ -92,8 +92,9 @@ def softmax_long(y, x, tiles: tw.constexpr, columns: tw.constexpr, is_log: tw.co
 
 @tw.kernel
 def norm_held(
-    y, mean, rstd, x, weight, bias, eps, tiles: tw.constexpr, columns: tw.constexpr, is_centred: tw.constexpr
-):
+    y, mean, rstd, x, weight, bias, eps, tiles: tw.constexpr, columns: tw.constexpr, is_centred: tw.constexpr,
+    is_even: tw.constexpr,
+):  # fmt: skip
     """Compute RMS norm, or layer norm (`is_centred`), of rows that threads hold; vectors may be None.
 
     The variance is that of distances from the mean, taken when the mean is known: the mean of squares less the square
@@ -105,7 +106,7 @@ def norm_held(
     w, b = (None if v is None else held_part(tw.guarded(v), tiles, columns) for v in (weight, bias))
     if is_centred:
         shift = tw.reduce(values, "add", tiles.size) / extent
-        values = tw.where(tw.inside(part), values - shift, 0)
+        values = apart(values, part, shift, is_even)
         put_number(mean, at, shift)
     scale = tw.rsqrt(tw.reduce(values * values, "add", tiles.size) / extent + eps)
     put_number(rstd, at, scale)
@@ -116,8 +117,9 @@ def norm_held(
 
 @tw.kernel
 def norm_long(
-    y, mean, rstd, x, weight, bias, eps, tiles: tw.constexpr, columns: tw.constexpr, is_centred: tw.constexpr
-):
+    y, mean, rstd, x, weight, bias, eps, tiles: tw.constexpr, columns: tw.constexpr, is_centred: tw.constexpr,
+    is_even: tw.constexpr,
+):  # fmt: skip
     """Compute RMS norm, or layer norm (`is_centred`), of a row in a block; vectors may be None.
 
     For the variance each thread keeps number, mean, and sum of squared distances of what it has seen, and joins those
@@ -130,11 +132,10 @@ def norm_long(
     for i in range(count):
         values = x_part[..., i].to(kind)
         if is_centred:
-            inside = tw.inside(x_part[..., i])
-            number = inside.to(kind).reduce("add")
+            number = inside_of(x_part[..., i], kind, is_even)
             middle = values.reduce("add") / tw.maximum(number, 1)
-            apart = tw.where(inside, values - middle, 0)
-            n, shift, squares = joined((n, shift, squares), (number, middle, (apart * apart).reduce("add")))
+            values = apart(values, x_part[..., i], middle, is_even)
+            n, shift, squares = joined((n, shift, squares), (number, middle, (values * values).reduce("add")))
         else:
             squares = squares + (values * values).reduce("add")
     if is_centred:
@@ -149,6 +150,26 @@ def norm_long(
         if is_centred:
             values = values - shift
         y_part[..., i] = scaled(values * scale, w, b, i, kind)
+
+
+def apart(values, part, shift, is_even):
+    """Return distances from a number, and 0 of what is outside of a row.
+
+    With `is_even` a row ends with a vector, so that one comparison tells for all of its elements: comparisons for each
+    are a quarter of all instructions.
+    """
+    if not is_even:
+        return tw.where(tw.inside(part), values - shift, 0)
+    for i in tw.static_range(tw.size(values.shape[1])):
+        values[:, i] = values[:, i] - tw.where(part.inside((0, i)), shift, 0)
+    return values
+
+
+def inside_of(part, kind, is_even):
+    """Return the number of a thread's elements that are inside of a row."""
+    if not is_even:
+        return tw.inside(part).to(kind).reduce("add")
+    return sum(tw.where(part.inside((0, i)), kind(tw.size(part.shape[0])), 0) for i in range(tw.size(part.shape[1])))
 
 
 def joined(a, b):

@@ -195,7 +195,13 @@ def _launch_norm(
         parts = partial(blocks)
         kernel = norm_gradient_held if cluster == 1 else norm_gradient_held.configure(cluster=cluster)
         launch = launcher(kernel, blocks * cluster, plan.block, resident)
-        launch(dx, *parts, dy, x, *numbers, weight, plan.tiles, plan.held, beside, stages_of(plan))
+        arguments = [dx, *parts, dy, x, *numbers, weight, plan.tiles, plan.held, beside, stages_of(plan)]
+        if cluster > 1 and (fitting := launch.resident_blocks(*arguments) // cluster) < blocks:
+            # Clusters that find no neighbouring multiprocessors would run alone, after all others.
+            for part in filter(None, parts):
+                part.shape = max(1, fitting), rows.columns
+            launch = launcher(kernel, max(1, fitting) * cluster, plan.block, resident)
+        launch(*arguments)
     else:
         parts = []
         if any(s is not None for s in sums):

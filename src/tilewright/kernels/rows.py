@@ -195,7 +195,7 @@ def _norm(
     y_rows, x_rows = rows.views
     launcher(kernel, plan.grid(rows.count), plan.block, plan.min_blocks)(
         y_rows, *numbers, x_rows, vector.get("weight"), vector.get("bias"), kind.numpy.type(number),
-        plan.tiles, plan.held, is_centred,
+        plan.tiles, plan.held, is_centred, rows.columns % 8 == 0,
     )  # fmt: skip
     return target.array, arrays[0], arrays[1]
 
