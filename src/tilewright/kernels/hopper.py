@@ -144,17 +144,18 @@ class Hopper(Family):
     name = "hopper"
     takes_further = True
     takes_pairs = True
+    begins_early = True
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
         """Return the candidates, which launch as many blocks as the GPU has multiprocessors."""
 
-        def on_all(configuration: Configuration) -> Configuration:
+        def on_all(configuration: Configuration, follows: bool) -> Configuration:
             assert isinstance(configuration, HopperConfiguration), configuration
-            return replace(configuration, blocks=machine.multiprocessors)
+            return replace(configuration, blocks=machine.multiprocessors, follows=follows)
 
         found = super().candidates(problem, machine)
-        return [replace(c, configuration=on_all(c.configuration)) for c in found]
+        return [replace(c, configuration=on_all(c.configuration, any(c.packed))) for c in found]
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return the tiles of the table, narrow ones where D is narrow, and splits of K where tiles are few.
@@ -223,7 +224,7 @@ class Hopper(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, HopperConfiguration), configuration
         c = configuration
-        plan = replace(plan_for(problem, c, arch), kept=_kept(problem, c, gpu_of(arch)))
+        plan = replace(plan_for(problem, c, arch), kept=_kept(problem, c, gpu_of(arch)), follows=c.follows)
         numbers: tuple[NumberUse, ...] = ()
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
