@@ -85,9 +85,7 @@ def maker_of(library: str, shape: tuple[int, ...], dtype: DType, device: Device)
     return maker_for(library if library in _LIBRARIES else "tilewright", shape, dtype, device)
 
 
-def packing_for(
-    operand: Operand, placement: Placement, library: str, device: Device, early: bool = False
-) -> Packing:
+def packing_for(operand: Operand, placement: Placement, library: str, device: Device, early: bool = False) -> Packing:
     """Return what packs an operand that lies as it is placed, in memory of a library, or of our own.
 
     `early` is for a product that begins while its operands are packed, on GPUs that have such launches.
