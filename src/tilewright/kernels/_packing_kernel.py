@@ -14,19 +14,30 @@ def padded_tile(bits):
 
 
 @tw.kernel
-def pack_tiles(target, source, across: tw.constexpr):
+def pack_tiles(target, source, across: tw.constexpr, early: tw.constexpr):
     """Copy target[r, k, l] = source[r, k, l], reading along rows (`across`) or along K, and writing along K."""
+    begin(early)
     pack_tile(target, source, across, tw.block_idx.x)
 
 
 @tw.kernel
-def pack_tiles_of_two(target, source, other_target, other_source, across: tw.constexpr, other_across: tw.constexpr):
+def pack_tiles_of_two(
+    target, source, other_target, other_source, across: tw.constexpr, other_across: tw.constexpr, early: tw.constexpr
+):
     """Copy two matrices in one launch: the blocks behind those of the first have tiles of the second."""
+    begin(early)
     blocks = tiles_of(target)
     if tw.block_idx.x < blocks:
         pack_tile(target, source, across, tw.block_idx.x)
     else:
         pack_tile(other_target, other_source, other_across, tw.block_idx.x - blocks)
+
+
+def begin(early):
+    """Let the product get ready beside the packing, and the packing beside the launch before."""
+    if early:
+        tw.launch_dependents()
+        tw.grid_dependency_wait()
 
 
 def tiles_of(target):

@@ -184,7 +184,7 @@ def plan_call(
         candidate = candidate or _choose(problem, machine, result.device)
         one_launch = replace(candidate.problem, batch=arrangement.d.shape[2])
         kernel = candidate.family.launch(one_launch, candidate.configuration, machine.arch)
-        packings = _packings(arranged, arrangement, candidate.packed, first.library)
+        packings = _packings(arranged, arrangement, candidate, first.library)
         if kernel.workspace is not None:
             dtype, (rows, _, matrices_of), (row, _, _) = kernel.workspace
             make_workspace = maker_of(first.library, (matrices_of, rows, row), dtype, result.device)
@@ -226,12 +226,12 @@ def _uses(arranged: ArrangedProblem, adapters: Sequence[Adapter | None]) -> tupl
 
 
 def _packings(
-    arranged: ArrangedProblem, arrangement: Arrangement, packed: tuple[bool, bool], library: str
+    arranged: ArrangedProblem, arrangement: Arrangement, candidate: Candidate, library: str
 ) -> tuple[Packing | None, Packing | None]:
     device = arranged.inputs.of(OUT).device
-    sides = zip(packed, (arranged.problem.a, arranged.problem.b), (arrangement.a, arrangement.b), strict=True)
+    sides = zip(candidate.packed, (arranged.problem.a, arranged.problem.b), (arrangement.a, arrangement.b), strict=True)
     first, second = (
-        packing_for(operand, placement, library, device) if is_packed else None
+        packing_for(operand, placement, library, device, candidate.family.begins_early) if is_packed else None
         for is_packed, operand, placement in sides
     )
     return first, second

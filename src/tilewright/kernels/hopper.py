@@ -81,6 +81,8 @@ _SHAPES: Sequence[_Shape] = (
     ((64, 64), True, 1),
     ((64, 32), True, 1),
 )
+# Where all tiles are computed at once, of which these are more: 1111 cubed has 81 of 128 x 128, and 126 of 128 x 80.
+_AT_ONCE: Sequence[_Shape] = (((128, 96), False, 1), ((128, 80), False, 1))
 # Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
 _PROMOTED_SHAPES: Sequence[_Shape] = (
     ((256, 128), False, 1),
@@ -143,17 +145,18 @@ class Hopper(Family):
     name = "hopper"
     takes_further = True
     takes_pairs = True
+    begins_early = True
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
         """Return the candidates, which launch as many blocks as the GPU has multiprocessors."""
 
-        def on_all(configuration: Configuration) -> Configuration:
+        def on_all(configuration: Configuration, follows: bool) -> Configuration:
             assert isinstance(configuration, HopperConfiguration), configuration
-            return replace(configuration, blocks=machine.multiprocessors)
+            return replace(configuration, blocks=machine.multiprocessors, follows=follows)
 
         found = super().candidates(problem, machine)
-        return [replace(c, configuration=on_all(c.configuration)) for c in found]
+        return [replace(c, configuration=on_all(c.configuration, any(c.packed))) for c in found]
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return the tiles of the table, narrow ones where D is narrow, and splits of K where tiles are few.
@@ -222,7 +225,7 @@ class Hopper(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, HopperConfiguration), configuration
         c = configuration
-        plan = replace(plan_for(problem, c, arch), kept=_kept(problem, c, gpu_of(arch)))
+        plan = replace(plan_for(problem, c, arch), kept=_kept(problem, c, gpu_of(arch)), follows=c.follows)
         numbers: tuple[NumberUse, ...] = ()
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
@@ -272,7 +275,7 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             for height in heights if not problem.is_gated or may_alternate(problem) else heights[-1:]:
                 tile = (narrow, height) if is_swapped else (height, narrow)
                 yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
-    shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else _SHAPES
+    shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else (*_SHAPES, *_AT_ONCE)
     if problem.blocks:
         # Where one tile of K is added while the next is multiplied: 4096 cubed took 119 us so on an H200, in pairs of
         # blocks 127, in tiles of 256 x 128 137, and of 128 x 192 143. With a scale for each column more would spill.
@@ -283,7 +286,14 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         # 160 columns of B that are contiguous, or their half for a block of a pair, come by rows of 64 and 32 bytes,
         # which took 1.3 to 1.4 of the time of whole rows.
         if problem.b.major == "K" or tile[1] // (cluster * halves) * problem.b.dtype.bytes % ROW == 0:
-            yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
+            found = _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
+            if (tile, is_ping_pong, cluster) not in _AT_ONCE or _tiles(problem, found) <= found.blocks:
+                yield found
+
+
+def _tiles(problem: Problem, c: HopperConfiguration) -> int:
+    m, n, _ = c.tile
+    return -(-problem.m // m) * -(-problem.columns // n) * problem.batch
 
 
 def _depths(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
@@ -367,8 +377,10 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     yield whole
     if whole.is_ping_pong or whole.cluster > 1:  # consumers alternate over tiles that all have as many steps
         return
+    if (whole.tile[:2], False, 1) in _AT_ONCE:
+        return
     m, n, k = whole.tile
-    tiles, steps = -(-problem.m // m) * -(-problem.columns // n) * problem.batch, -(-problem.k // k)
+    tiles, steps = _tiles(problem, whole), -(-problem.k // k)
     most = steps // _LEAST_STEPS
     found = {min(waves * whole.blocks // tiles, most) for waves in (1, 2)}
     # Beside scales of blocks the sums of larger tiles are spilled where they are written as they are.

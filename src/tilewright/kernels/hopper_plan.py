@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 
 from tilewright import atoms
@@ -54,7 +54,7 @@ class HopperConfiguration(Configuration):
     the other, share their columns. `splits` blocks share the K of a tile: they are a cluster, whose blocks add up the
     sums of a part each (`adds_in_cluster`), or write them to a workspace. With `is_swapped` the instruction's rows are
     columns of D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
-    multiprocessor.
+    multiprocessor. One that `follows` is launched behind a packing of its operands.
     """
 
     cluster: int = 1
@@ -62,6 +62,7 @@ class HopperConfiguration(Configuration):
     adds_in_cluster: bool = False
     is_swapped: bool = False
     blocks: int = 132
+    follows: bool = field(default=False, repr=False)  # the name of a find does without it
 
     @property
     def threads(self) -> int:
@@ -124,6 +125,7 @@ class HopperPlan:
     blocks: tuple[ScaleReads, ...] = ()
     owners: int = 1
     kept: tuple[int | None, int | None] = (None, None)
+    follows: bool = False
 
     def __hash__(self) -> int:
         return self._hash
@@ -181,9 +183,10 @@ class HopperPlan:
 
         Clusters that add up their sums take a microsecond to begin: 1 x 576 x 7168 5.9 us without it on an H100, and
         4.8 with it. Others gain nothing on average, as their blocks no longer find what their multiprocessor has read
-        in the part of L2 near it: 128 x 14336 x 4096 49 us without it, and 52 with it.
+        in the part of L2 near it: 128 x 14336 x 4096 49 us without it, and 52 with it. Behind a packing there is
+        nothing that a block could find again.
         """
-        return self.peers > 1
+        return self.peers > 1 or self.follows
 
     @property
     def overlaps(self) -> bool:

@@ -7,6 +7,7 @@ predicted time.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from tilewright.arch import VECTOR_BYTES
@@ -15,6 +16,7 @@ from tilewright.kernels._packing_kernel import THREADS, TILE, pack_tiles, pack_t
 from tilewright.kernels.arrangement import Placement, Shape
 from tilewright.kernels.problem import Operand
 from tilewright.kernels.results import Maker, maker_for
+from tilewright.launch import Kernel, Launcher
 from tilewright.runtime.arrays import Device
 from tilewright.runtime.views import View
 from tilewright.transactions import ROW
@@ -35,7 +37,7 @@ class Packing(NamedTuple):
 
     `make` gives memory of (batches, rows, row) elements, `shape` and `strides` are those of what the kernel reads of
     it, and `whole` and `steps` those of what is filled: rows up to their last vector, by so many `blocks`. What is read
-    lies as `source` says, each of its matrices once.
+    lies as `source` says, each of its matrices once. With `early` launches begin before the one before them has ended.
     """
 
     blocks: int
@@ -46,6 +48,7 @@ class Packing(NamedTuple):
     steps: Shape
     source: tuple[Shape, Shape]
     across: bool
+    early: bool
 
     def views(self, source: View) -> tuple[View, View, View]:
         """Return what is filled, what it is filled with, and the packed matrix."""
@@ -60,16 +63,21 @@ class Packing(NamedTuple):
     def pack(self, source: View) -> View:
         """Return the packed matrix; the work goes where the source's library has its work go."""
         filled, source, packed = self.views(source)
-        pack_tiles[self.blocks, THREADS](filled, source, self.across)
+        _launcher(pack_tiles, self.blocks, self.early)(filled, source, self.across, self.early)
         return packed
 
 
 def pack_both(first: Packing, second: Packing, a: View, b: View) -> tuple[View, View]:
     """Return two packed matrices, by one launch."""
     (target, source, packed), (other_target, other_source, other) = first.views(a), second.views(b)
-    launch = pack_tiles_of_two[first.blocks + second.blocks, THREADS]
-    launch(target, source, other_target, other_source, first.across, second.across)
+    launch = _launcher(pack_tiles_of_two, first.blocks + second.blocks, first.early)
+    launch(target, source, other_target, other_source, first.across, second.across, first.early)
     return packed, other
+
+
+@lru_cache(maxsize=256)
+def _launcher(kernel: Kernel, blocks: int, early: bool) -> Launcher:
+    return kernel.configure(dependent_launch=early)[blocks, THREADS]
 
 
 def maker_of(library: str, shape: tuple[int, ...], dtype: DType, device: Device) -> Maker:
@@ -77,8 +85,11 @@ def maker_of(library: str, shape: tuple[int, ...], dtype: DType, device: Device)
     return maker_for(library if library in _LIBRARIES else "tilewright", shape, dtype, device)
 
 
-def packing_for(operand: Operand, placement: Placement, library: str, device: Device) -> Packing:
-    """Return what packs an operand that lies as it is placed, in memory of a library, or of our own."""
+def packing_for(operand: Operand, placement: Placement, library: str, device: Device, early: bool = False) -> Packing:
+    """Return what packs an operand that lies as it is placed, in memory of a library, or of our own.
+
+    `early` is for a product that begins while its operands are packed, on GPUs that have such launches.
+    """
     extent, k, *pair, batch = placement.shape
     first, along, *partner, step = placement.strides
     row, copies = packed_row(operand, k), 1 if step == 0 else batch
@@ -97,4 +108,5 @@ def packing_for(operand: Operand, placement: Placement, library: str, device: De
         (row, 1, matrix),
         ((rows, k, copies), (down, along, step)),
         down == 1 and operand.major != "K",
+        early,
     )

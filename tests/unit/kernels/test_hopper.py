@@ -25,6 +25,7 @@ from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_fo
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import BLOCK, Blocks, Operand, Problem
 from tilewright.kernels.split_k import sums_problem
+from tilewright.kernels.winners import text_of
 from tilewright.runtime import libraries
 
 H200 = Machine.of(Arch.parse("sm_90a"))
@@ -250,6 +251,18 @@ def test_unaligned_operands_are_packed_and_results_are_not() -> None:
     assert not plan_for(found[0].problem, found[0].configuration, H200.arch).stores_boxes
 
 
+def test_products_begin_while_their_operands_are_packed() -> None:
+    """Only those; a find has the same name whether they are or not."""
+    aligned = problem_of("bf16", 1111, 1111, 1111)
+    odd = replace(aligned, a=Operand(tw.bfloat16, "K", 2))
+    for problem, follows in ((aligned, False), (odd, True)):
+        for c in legal(problem):
+            assert isinstance(c.configuration, HopperConfiguration) and c.configuration.follows == follows
+            plan = Hopper().launch(c.problem, c.configuration, H200.arch).plan
+            assert plan.begins_early == (follows or c.configuration.adds_in_cluster), c
+    assert {text_of(c) for c in legal(odd)} == {text_of(c) for c in legal(aligned)}
+
+
 def test_bytes_and_floats_of_32_bits_are_read_along_k() -> None:
     for name in ("tf32", "s8", "e4m3"):
         found = legal(problem_of(name, 512, 512, 512, "MK"))
@@ -264,6 +277,14 @@ def chosen(m: int, n: int, k: int, dtype: tw.DType = tw.bfloat16) -> HopperConfi
     found = tw.matmul.explain(tw.spec(dtype, (m, k)), tw.spec(dtype, (k, n))).choice
     assert found is not None and found.family.name == "hopper", found
     return found.configuration
+
+
+def test_few_tiles_are_smaller_where_all_are_computed_at_once() -> None:
+    """Of 128 x 128 there would be 81 for 132 multiprocessors; where two waves are needed, they are no candidates."""
+    for size, tile in ((1111, (128, 80)), (1152, (128, 96))):
+        choice = min(legal(problem_of("bf16", size, size, size)), key=lambda x: x.prediction.us).configuration
+        assert choice.tile[:2] == tile and choice.splits == 1, choice
+    assert not {(128, 80), (128, 96)} & {c.configuration.tile[:2] for c in legal(problem_of("bf16", 2048, 2048, 2048))}
 
 
 def test_large_products_take_what_was_fastest() -> None:
