@@ -54,6 +54,7 @@ CASES = {
     "a batch": Case((72, 72, 72), (128, 64, 64), 2, batch=(3,)),
     "ping-pong": Case((136, 264, 136), (64, 128, 64), 2, more=PING_PONG),
     "ping-pong, one tile": Case((64, 64, 72), (64, 64, 64), 1, more=PING_PONG),
+    "ping-pong, parts of 16 columns": Case((70, 224, 72), (64, 112, 64), 2, more=PING_PONG),
     "ping-pong, float32, N contiguous": Case((72, 136, 136), (64, 64, 64), 1, majors="KM", out=np.float32, more=PING_PONG),
     "cluster": Case((300, 136, 136), (128, 128, 64), 2, more=CLUSTER),
     "cluster, N contiguous": Case((130, 256, 136), (128, 128, 64), 4, majors="KM", more=CLUSTER),

@@ -81,8 +81,14 @@ _SHAPES: Sequence[_Shape] = (
     ((64, 64), True, 1),
     ((64, 32), True, 1),
 )
-# Where all tiles are computed at once, of which these are more: 1111 cubed has 81 of 128 x 128, and 126 of 128 x 80.
-_AT_ONCE: Sequence[_Shape] = (((128, 96), False, 1), ((128, 80), False, 1))
+# Where all tiles are computed at once, of which these are more: 1111 cubed has 81 of 128 x 128, and 126 of 128 x 80;
+# 128 x 7168 has 112 of 64 x 128, and 128 of 64 x 112.
+_AT_ONCE: Sequence[_Shape] = (
+    ((128, 96), False, 1),
+    ((128, 80), False, 1),
+    ((64, 112), True, 1),
+    ((64, 96), True, 1),
+)
 # Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
 _PROMOTED_SHAPES: Sequence[_Shape] = (
     ((256, 128), False, 1),

@@ -288,9 +288,12 @@ def test_few_tiles_are_smaller_where_all_are_computed_at_once() -> None:
 
 
 def test_large_products_take_what_was_fastest() -> None:
-    """Of one wave the largest tile; where waves allow it ping-pong, which hides epilogues; clusters where they fill waves."""
+    """Ping-pong, which hides epilogues, where waves allow it; clusters where they fill waves."""
     fastest = {
-        ("KK", 2048, 2048, 2048): ((128, 256), 1, False),
+        ("KK", 2048, 2048, 2048): ((128, 128), 1, True),
+        ("MM", 4096, 4096, 4096): ((128, 128), 1, True),
+        ("KK", 4096, 4096, 14336): ((128, 128), 1, True),
+        ("MM", 4096, 14336, 4096): ((128, 128), 1, True),
         ("KK", 8192, 8192, 8192): ((128, 192), 1, True),
         ("KK", 8192, 28672, 8192): ((128, 192), 1, True),
         ("KK", 4096, 14336, 4096): ((128, 160), 2, True),
