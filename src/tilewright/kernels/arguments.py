@@ -162,7 +162,10 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         epilogue=options.function,
         parts=types.parts,
         scales=tuple(inputs.of(place).dtype for place in scales),
-        blocks=tuple(Blocks("A" if x.of_a is not is_swapped else "B", x.rows) for x in blocks.values()),
+        blocks=tuple(
+            Blocks("A" if x.of_a is not is_swapped else "B", x.rows, boxed=x.rows == 1 and _are_boxed(inputs.of(place), n, arrangement))
+            for n, (place, x) in enumerate(blocks.items())
+        ),
         sums_stay=types.sums_stay,
         further=tuple(one.of(reduced_type(types.accumulator, out.dtype), is_swapped) for one in further.values()),
         places=("M" if is_swapped else "N") if is_placed else None,
@@ -306,6 +309,15 @@ def _operand(info: ArrayInfo, placement: Placement, offsets: Sequence[int]) -> O
     size = info.dtype.bytes
     alignment = min(placement.alignment(info.pointer + offset * size, size) for offset in offsets)
     return Operand(info.dtype, placement.major, alignment, placement.line(size))
+
+
+def _are_boxed(scales: ArrayInfo, number: int, arrangement: Arrangement | None) -> bool:
+    """Return whether TMA reads the scales of blocks of so many an array."""
+    if arrangement is None:
+        return False
+    placement = arrangement.blocks[number]
+    operand = _operand(scales, placement, [offsets[3 + number] for offsets in arrangement.offsets])
+    return placement.unit == 0 and operand.alignment == VECTOR_BYTES
 
 
 def _out_dtype(out: ArrayInfo | None, asked: DType | None) -> DType | None:

@@ -350,7 +350,7 @@ def _configuration(
     groups = 1 if is_ping_pong and not is_one_part else CONSUMERS  # that have buffers for results
     _, width = results_of((m, n, k), problem.is_gated, False)
     results = 0 if is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
-    stages = (arch.shared_bytes_optin - SPARE_BYTES - results) // ((m + n) * ROW + 16)
+    stages = (arch.shared_bytes_optin - SPARE_BYTES - results) // _stage_bytes(problem, (m, n, k))
     warps = 4 * CONSUMERS, 1
     return HopperConfiguration(
         (m, n, k),
@@ -361,6 +361,13 @@ def _configuration(
         is_ping_pong,
         is_swapped=is_swapped,
     )
+
+
+def _stage_bytes(problem: Problem, tile: tuple[int, int, int]) -> int:
+    """Return the bytes of a stage, with its two mbarriers and with scales of blocks at whole lines."""
+    m, n, k = tile
+    extents = [m if x.of == "A" else n for x in problem.blocks if x.boxed]
+    return (m + n) * k * problem.a.dtype.bytes + 16 + sum(-(-4 * e // ROW) * ROW for e in extents)
 
 
 def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
@@ -378,7 +385,7 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     if may_leave and (not problem.blocks or m * n <= (64 if has_columns else 128) * 128):
         yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
     sums = m * n * problem.accumulator.bytes
-    stage = (m + n) * k * problem.a.dtype.bytes + 16
+    stage = _stage_bytes(problem, whole.tile)
     for splits in _CLUSTERS:
         one = replace(whole, splits=splits, adds_in_cluster=True)
         stages = whole.stages - -(-((splits - 1) * sums // owners_of(problem, one) + 8) // stage)

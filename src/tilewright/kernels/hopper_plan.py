@@ -144,9 +144,15 @@ class HopperPlan:
 
     @property
     def stage_bytes(self) -> int:
-        """The bytes of A and B in a stage."""
+        """The bytes of A, B and scales in a stage."""
         m, n, k = self.tile
-        return (m + n) * k * self.bytes_of[0]
+        return (m + n) * k * self.bytes_of[0] + sum(4 * self.tile[x.mode] for x in self.blocks if x.boxed)
+
+    @property
+    def smem_scales(self) -> tuple[Layout | None, ...]:
+        """The layouts of the scales that TMA brings: (rows or columns, 1, stages); None for other arrays."""
+        extents = [self.tile[x.mode] if x.boxed else 0 for x in self.blocks]
+        return tuple(Layout((e, 1, self.stages), (1, 0, -(-e // 32) * 32)) if e else None for e in extents)
 
     @property
     def shared_bytes(self) -> int:
@@ -155,7 +161,10 @@ class HopperPlan:
         assert isinstance(size, int)
         results = size * self.bytes_of[1] if self.stores_boxes or self.rows is not None else 0
         barriers = 16 * self.stages + 32 * self.is_ping_pong + 8 * (self.peers > 1)
-        return self.stages * self.stage_bytes + results + (self.peers - 1) * self.tile_bytes // self.owners + barriers
+        boxes = sum(int(x.cosize) * 4 for x in self.smem_scales if x is not None)
+        m, n, k = self.tile
+        operands = self.stages * (m + n) * k * self.bytes_of[0]
+        return operands + boxes + results + (self.peers - 1) * self.tile_bytes // self.owners + barriers
 
     @property
     def tile_bytes(self) -> int:
@@ -189,7 +198,7 @@ class HopperPlan:
     def overlaps(self) -> bool:
         """Whether promoted sums of a tile of K are added while the next one is multiplied."""
         m, n, _ = self.tile
-        sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks)
+        sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks if not x.boxed)
         is_one = m == self.mma.tiler_mn[0]  # the sums of one instruction's rows
         return self.promotes and is_one and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
 
@@ -267,7 +276,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         rows,
         _epilogue(problem, swapped) if splits == 1 else ElementEpilogue(False, False, None),
         (a.dtype.bytes, d.bytes),
-        scale_reads(problem, mma, (m, n), swapped),
+        _boxed(problem, configuration, scale_reads(problem, mma, (m, n), swapped)),
         owners,
     )
     twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
@@ -295,6 +304,18 @@ def owners_of(problem: Problem, configuration: HopperConfiguration) -> int:
         return 1
     least = 8 if configuration.is_swapped else 32  # columns, which leave as whole sectors
     return next(owners for owners in range(configuration.splits, 0, -1) if n % (least * owners) == 0 or owners == 1)
+
+
+def _boxed(problem: Problem, c: HopperConfiguration, reads: tuple[ScaleReads, ...]) -> tuple[ScaleReads, ...]:
+    """Return the reads of scales, by stages where TMA can bring all that differ from row to row.
+
+    Of 128 rows a tile then has one scale. Blocks that share columns hand stages back before registers have what was
+    read from there.
+    """
+    pairs = list(zip(problem.blocks, reads, strict=True))
+    if c.cluster > 1 or not all(x.boxed if x.rows == 1 else len(read.firsts) == read.held == 1 for x, read in pairs):
+        return reads
+    return tuple(replace(read, boxed=x.rows == 1) for x, read in pairs)
 
 
 def may_alternate(problem: Problem) -> bool:
