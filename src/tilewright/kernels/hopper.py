@@ -168,7 +168,7 @@ class Hopper(Family):
             width = BLOCK * (1 + problem.is_gated)
             whole = dict.fromkeys(c for c in whole if c.tile[1] % width == 0 and not c.is_swapped)
         deep = [two for one in whole for two in _depths(problem, one)]
-        return [split for one in deep for split in _with_splits(problem, one)]
+        return [split for one in deep for split in _with_splits(problem, one, arch)]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
@@ -343,24 +343,31 @@ def _configuration(
     problem: Problem, tile: tuple[int, int], arch: Arch, is_ping_pong: bool, cluster: int, *, is_swapped: bool
 ) -> HopperConfiguration:
     """Return a configuration with as many stages as shared memory holds beside the results."""
-    m, n = tile
-    k = ROW // problem.a.dtype.bytes
-    d = problem.d.dtype.bytes
-    is_one_part = _is_one_part(problem, (m, n, k), False)
-    groups = 1 if is_ping_pong and not is_one_part else CONSUMERS  # that have buffers for results
-    _, width = results_of((m, n, k), problem.is_gated, False)
-    results = 0 if is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
-    stages = (arch.shared_bytes_optin - SPARE_BYTES - results) // _stage_bytes(problem, (m, n, k))
     warps = 4 * CONSUMERS, 1
-    return HopperConfiguration(
-        (m, n, k),
+    found = HopperConfiguration(
+        (*tile, ROW // problem.a.dtype.bytes),
         warps[::-1] if is_swapped else warps,
-        min(stages, _MOST_STAGES),
+        1,
         _GROUP[problem.a.dtype.bytes] // cluster,
         cluster,
         is_ping_pong,
         is_swapped=is_swapped,
     )
+    return replace(found, stages=min(_room(problem, found, arch) // _stage_bytes(problem, found.tile), _MOST_STAGES))
+
+
+def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
+    """Return the bytes of shared memory for stages, beside the results."""
+    d = problem.d.dtype.bytes
+    groups = 1 if c.is_ping_pong and not _is_one_part(problem, c.tile, False) else CONSUMERS  # with buffers for results
+    _, width = results_of(c.tile, problem.is_gated, False)
+    width //= owners_of(problem, c)
+    results = 0 if c.is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
+    return arch.shared_bytes_optin - SPARE_BYTES - results
+
+
+def _has_boxes(problem: Problem) -> bool:
+    return any(x.boxed for x in problem.blocks)
 
 
 def _stage_bytes(problem: Problem, tile: tuple[int, int, int]) -> int:
@@ -370,7 +377,7 @@ def _stage_bytes(problem: Problem, tile: tuple[int, int, int]) -> int:
     return (m + n) * k * problem.a.dtype.bytes + 16 + sum(-(-4 * e // ROW) * ROW for e in extents)
 
 
-def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
+def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> Iterator[HopperConfiguration]:
     """Yield a configuration, and with the splits of K that give all multiprocessors work for one wave or two."""
     yield whole
     if whole.is_ping_pong or whole.cluster > 1:  # consumers alternate over tiles that all have as many steps
@@ -388,7 +395,10 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     stage = _stage_bytes(problem, whole.tile)
     for splits in _CLUSTERS:
         one = replace(whole, splits=splits, adds_in_cluster=True)
-        stages = whole.stages - -(-((splits - 1) * sums // owners_of(problem, one) + 8) // stage)
+        others = (splits - 1) * sums // owners_of(problem, one) + 8
+        stages = whole.stages - -(-others // stage)
+        if _has_boxes(problem):  # what is left beside whole stages counts
+            stages = min((_room(problem, one, arch) - others) // stage, _MOST_STAGES)
         # Of the 16 or 18 multiprocessors that lie together whole clusters are formed.
         at_once = whole.blocks * (16 // splits * splits) // 18
         if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
