@@ -126,7 +126,9 @@ _BESIDE = 0.05
 # 0.87 of the time of 128 x 192 at 4096 cubed on an H200, 1.01 at 8192 cubed, and 0.91 for 4096 x 7168 x 2048.
 _WAITS = 1.04
 _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
-_LEAST_SCALED_US = 0.42  # with scales of blocks: 128 x 7168 x 16384 on an H100, in tiles of 128 x 64
+# With scales of blocks that consumers load: 128 x 7168 x 16384 on an H100, in tiles of 128 x 64. With factors in shared
+# memory an H200 took 36.3 us for it, as without scales, and 40.1 in tiles of 128 x 128 by two splits in a cluster.
+_LEAST_SCALED_US = 0.42
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
 _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
@@ -423,7 +425,7 @@ def step_us(
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
     filled = (of_a + of_b / c.cluster) / rate
-    least = _LEAST_SCALED_US if problem.blocks else _LEAST_STEP_US
+    least = _LEAST_SCALED_US if problem.blocks and not _has_boxes(problem) else _LEAST_STEP_US
     return max(multiplying + _BESIDE * (of_a + of_b) / rate, filled, least)
 
 
