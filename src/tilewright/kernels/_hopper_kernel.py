@@ -8,10 +8,8 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
 from tilewright.kernels._hopper_results_kernel import Results, results_buffer
-from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, WARPGROUP
 from tilewright.kernels.problem import BLOCK
-
-CONSUMER_REGISTERS = 232
 
 
 @tw.kernel
@@ -46,7 +44,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     works = works_of(plan, D, A)
 
     if tw.warpgroup_id() == 0:
-        tw.set_registers(PRODUCER_REGISTERS)
+        tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
             state = ring.producer()
             for row, column, batch, split in works:
@@ -59,7 +57,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         if plan.peers > 1:
             tw.cluster_wait()
     else:
-        tw.set_registers(CONSUMER_REGISTERS)
+        tw.set_registers(plan.registers[1])
         results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta)
         consume(plan, works, ring, order, peers, sA, sB, results, tuple(zip(scales, boxes, strict=True)), rank)
     if plan.cluster > 1:
@@ -70,7 +68,7 @@ def memory_of(plan, A, B, D):
     """Return the shared memory of A, B and D, the ring of stages, and the order of consumers in ping-pong."""
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sD = results_buffer(plan, D)
-    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
+    readers = 4 if plan.is_ping_pong else 4 * plan.consumers
     ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
     order = Order(plan.takes_turns) if plan.is_ping_pong else None
     return sA, sB, sD, ring, order
@@ -252,12 +250,12 @@ class Peers:
 
     def __init__(self, plan, owners=1):
         m, n, _ = plan.tile
-        threads, others = CONSUMERS * WARPGROUP, plan.peers - 1
+        threads, others = plan.mma.size, plan.peers - 1
         count = m * n // threads // owners
         layout = tw.Layout((threads, count, others), (1, threads, threads * count))
         self.plan, self.owners, self.count, self.others = plan, owners, count, others
         self.sums = tw.shared(plan.mma.atom.dtype_c, layout)
-        self.arrived = tw.mbarrier(4 * CONSUMERS * others)
+        self.arrived = tw.mbarrier(4 * plan.consumers * others)
         self.sums.engine.buffer.name, self.arrived.buffer.name = "sums", "arrived"
         self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
 

@@ -28,7 +28,6 @@ from tilewright.kernels.hopper_plan import (
     KEPT_OF,
     ROWS,
     SPARE_BYTES,
-    THREADS,
     WARPGROUP,
     HopperConfiguration,
     may_alternate,
@@ -82,7 +81,9 @@ _SHAPES: Sequence[_Shape] = (
     ((64, 32), True, 1),
 )
 # Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
+_THREE = 192, 128  # of three consumers, which hold one set of sums of K each
 _PROMOTED_SHAPES: Sequence[_Shape] = (
+    (_THREE, False, 1),
     ((256, 128), False, 1),
     ((256, 128), False, 2),
     ((128, 192), False, 1),
@@ -122,7 +123,7 @@ _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
 _BESIDE = 0.05
-# Of sums that are promoted in other tiles than 128 x 128, whose products wait for additions or for bytes: that takes
+# Of sums that are promoted in other tiles than 128 x 128 and 192 x 128 by three consumers, whose products wait for additions or for bytes: that takes
 # 0.87 of the time of 128 x 192 at 4096 cubed on an H200, 1.01 at 8192 cubed, and 0.91 for 4096 x 7168 x 2048.
 _WAITS = 1.04
 _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
@@ -236,11 +237,11 @@ class Hopper(Family):
             clusters = max(min(clusters, c.blocks // c.cluster), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
-            first = _kernel(len(problem.blocks), c.cluster_size, plan.begins_early)[blocks, THREADS]
+            first = _kernel(len(problem.blocks), c.cluster_size, plan.begins_early)[blocks, c.threads]
             return launch_splits(problem, c.splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers)
-        launcher = _kernel(further, c.cluster_size, plan.begins_early)[blocks, THREADS]
+        launcher = _kernel(further, c.cluster_size, plan.begins_early)[blocks, c.threads]
         # A part of each row from a tile of registers, and of each column from each of its warps.
         height, width = plan.part.tiler_mn
         along, down = -(-columns // width), -(-rows // height) * WARPGROUP // WARP
@@ -279,7 +280,8 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     if problem.blocks:
         # Where one tile of K is added while the next is multiplied: 4096 cubed took 119 us so on an H200, in pairs of
         # blocks 127, in tiles of 256 x 128 137, and of 128 x 192 143. With a scale for each column more would spill.
-        shapes = [shape for shape in shapes if max(shape[0]) <= BLOCK and shape[2] == 1]
+        tiles = {_THREE} if [(x.boxed, x.rows) for x in problem.blocks] == [(True, 1), (False, BLOCK)] else set()
+        shapes = [x for x in shapes if (max(x[0]) <= BLOCK and x[2] == 1) or x[0] in tiles]
     if problem.c is not None or problem.elements or problem.further or problem.places or problem.is_gated:
         shapes = [shape for shape in shapes if not shape[1] or math.prod(shape[0]) // WARPGROUP <= _MOST_BESIDE]
     for tile, is_ping_pong, cluster in shapes:
@@ -345,7 +347,7 @@ def _configuration(
     problem: Problem, tile: tuple[int, int], arch: Arch, is_ping_pong: bool, cluster: int, *, is_swapped: bool
 ) -> HopperConfiguration:
     """Return a configuration with as many stages as shared memory holds beside the results."""
-    warps = 4 * CONSUMERS, 1
+    warps = tile[0] // ROWS * 4 if tile[0] == _THREE[0] and not is_swapped else 4 * CONSUMERS, 1
     found = HopperConfiguration(
         (*tile, ROW // problem.a.dtype.bytes),
         warps[::-1] if is_swapped else warps,
@@ -361,7 +363,7 @@ def _configuration(
 def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
     """Return the bytes of shared memory for stages, beside the results."""
     d = problem.d.dtype.bytes
-    groups = 1 if c.is_ping_pong and not _is_one_part(problem, c.tile, False) else CONSUMERS  # with buffers for results
+    groups = 1 if c.is_ping_pong and not _is_one_part(problem, c.tile, False) else c.consumers  # with buffers for results
     _, width = results_of(c.tile, problem.is_gated, False)
     width //= owners_of(problem, c)
     results = 0 if c.is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
@@ -419,7 +421,7 @@ def step_us(
     # reads 64 rows of A and N of B.
     reads = max(1.0, (16 + n / 4) / (n / 2))
     multiplying = products * 2 * m * n * k / (rate * share) * reads
-    if problem.promotes and (m, n) != (BLOCK, BLOCK):
+    if problem.promotes and (m, n) not in ((BLOCK, BLOCK), _THREE):
         multiplying *= _WAITS
     a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
     row = tiles * k * problem.a.dtype.bytes

@@ -30,7 +30,7 @@ from tilewright.transactions import ROW
 WARPGROUP = 128
 CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
-PRODUCER_REGISTERS = 40
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 ROWS = 64  # of an instruction
 KEPT_OF = 16
 PAIRED_ROWS = 8  # a thread that has a row of an instruction has the one that is so many rows further
@@ -64,8 +64,13 @@ class HopperConfiguration(Configuration):
     blocks: int = 132
 
     @property
+    def consumers(self) -> int:
+        """The warpgroups that multiply."""
+        return self.warps[0] * self.warps[1] // 4
+
+    @property
     def threads(self) -> int:
-        return THREADS
+        return WARPGROUP * (1 + self.consumers)
 
     @property
     def cluster_size(self) -> int:
@@ -180,6 +185,16 @@ class HopperPlan:
         return (m + rows * self.promotes * (1 + self.overlaps)) * n // self.mma.size
 
     @property
+    def consumers(self) -> int:
+        """The warpgroups that multiply."""
+        return CONSUMERS if self.is_ping_pong else self.mma.size // WARPGROUP
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """The registers of a thread of the producer and of a consumer: with all threads those of a multiprocessor."""
+        return (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if self.consumers == CONSUMERS else (32, 160)
+
+    @property
     def takes_turns(self) -> bool:
         """Whether consumers in ping-pong store by turns, as they share the buffers of results."""
         return self.is_ping_pong and not self.own_buffers and (self.stores_boxes or self.rows is not None)
@@ -200,7 +215,8 @@ class HopperPlan:
         m, n, _ = self.tile
         sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks if not x.boxed)
         is_one = m == self.mma.tiler_mn[0]  # the sums of one instruction's rows
-        return self.promotes and is_one and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+        is_held = self.consumers == CONSUMERS and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+        return self.promotes and is_one and is_held
 
     @property
     def behind(self) -> int:
@@ -226,7 +242,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     splits = 1 if in_cluster else configuration.splits
     a, b = (problem.b, problem.a) if swapped else (problem.a, problem.b)
     m, n, k = configuration.own_tile
-    groups = 1 if configuration.is_ping_pong else CONSUMERS
+    groups = 1 if configuration.is_ping_pong else configuration.consumers
     height, width = results_of((m, n, k), problem.is_gated, swapped)
     alternates = problem.is_gated and swapped and m == ROWS * groups
     if alternates and not may_alternate(problem):
