@@ -213,7 +213,7 @@ class HopperPlan:
     def overlaps(self) -> bool:
         """Whether promoted sums of a tile of K are added while the next one is multiplied."""
         m, n, _ = self.tile
-        sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks if not x.boxed)
+        sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks)
         is_one = m == self.mma.tiler_mn[0]  # the sums of one instruction's rows
         is_held = self.consumers == CONSUMERS and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
         return self.promotes and is_one and is_held
