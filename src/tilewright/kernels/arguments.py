@@ -163,7 +163,7 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         parts=types.parts,
         scales=tuple(inputs.of(place).dtype for place in scales),
         blocks=tuple(
-            Blocks("A" if x.of_a is not is_swapped else "B", x.rows, boxed=x.rows == 1 and _are_boxed(inputs.of(place), n, arrangement))
+            Blocks("A" if x.of_a is not is_swapped else "B", x.rows, _are_boxed(inputs.of(place), n, x, arrangement))
             for n, (place, x) in enumerate(blocks.items())
         ),
         sums_stay=types.sums_stay,
@@ -311,9 +311,9 @@ def _operand(info: ArrayInfo, placement: Placement, offsets: Sequence[int]) -> O
     return Operand(info.dtype, placement.major, alignment, placement.line(size))
 
 
-def _are_boxed(scales: ArrayInfo, number: int, arrangement: Arrangement | None) -> bool:
-    """Return whether TMA reads the scales of blocks of so many an array."""
-    if arrangement is None:
+def _are_boxed(scales: ArrayInfo, number: int, steps: BlockSteps, arrangement: Arrangement | None) -> bool:
+    """Return whether TMA copies the scales of a kernel's array of that number, of which each row has its own."""
+    if arrangement is None or steps.rows > 1:
         return False
     placement = arrangement.blocks[number]
     operand = _operand(scales, placement, [offsets[3 + number] for offsets in arrangement.offsets])

@@ -123,8 +123,9 @@ _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
 _BESIDE = 0.05
-# Of sums that are promoted in other tiles than 128 x 128 and 192 x 128 by three consumers, whose products wait for additions or for bytes: that takes
-# 0.87 of the time of 128 x 192 at 4096 cubed on an H200, 1.01 at 8192 cubed, and 0.91 for 4096 x 7168 x 2048.
+# Of sums that are promoted in other tiles than 128 x 128, and 192 x 128 by three consumers: products wait for additions
+# or for bytes there. 128 x 128 takes 0.87 of the time of 128 x 192 at 4096 cubed on an H200, 1.01 at 8192 cubed, and
+# 0.91 for 4096 x 7168 x 2048.
 _WAITS = 1.04
 _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
 # With scales of blocks that consumers load: 128 x 7168 x 16384 on an H100, in tiles of 128 x 64. With factors in shared
@@ -363,9 +364,9 @@ def _configuration(
 def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
     """Return the bytes of shared memory for stages, beside the results."""
     d = problem.d.dtype.bytes
-    groups = 1 if c.is_ping_pong and not _is_one_part(problem, c.tile, False) else c.consumers  # with buffers for results
-    _, width = results_of(c.tile, problem.is_gated, False)
-    width //= owners_of(problem, c)
+    is_shared = c.is_ping_pong and not _is_one_part(problem, c.tile, False)
+    groups = 1 if is_shared else c.consumers  # that have buffers for results
+    width = results_of(c.tile, problem.is_gated, False)[1] // owners_of(problem, c)
     results = 0 if c.is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
     return arch.shared_bytes_optin - SPARE_BYTES - results
 

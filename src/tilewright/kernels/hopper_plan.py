@@ -166,10 +166,13 @@ class HopperPlan:
         assert isinstance(size, int)
         results = size * self.bytes_of[1] if self.stores_boxes or self.rows is not None else 0
         barriers = 16 * self.stages + 32 * self.is_ping_pong + 8 * (self.peers > 1)
-        boxes = sum(int(x.cosize) * 4 for x in self.smem_scales if x is not None)
-        m, n, k = self.tile
-        operands = self.stages * (m + n) * k * self.bytes_of[0]
-        return operands + boxes + results + (self.peers - 1) * self.tile_bytes // self.owners + barriers
+        boxes = sum(-(-4 * self.tile[x.mode] // ROW) * ROW - 4 * self.tile[x.mode] for x in self.blocks if x.boxed)
+        return (
+            self.stages * (self.stage_bytes + boxes)
+            + results
+            + (self.peers - 1) * self.tile_bytes // self.owners
+            + barriers
+        )
 
     @property
     def tile_bytes(self) -> int:
