@@ -15,10 +15,11 @@ class BlockScales:
     matrix of the batch.
     """
 
-    def __init__(self, plan, thread, arrays, place):
-        self.reads, self.depth = plan.blocks, plan.tile[2]
+    def __init__(self, plan, thread, arrays, place, boxes=()):
+        self.reads, self.depth, self.boxes = plan.blocks, plan.tile[2], boxes
         self.arrays = [x[:, :, place[2]] for x in arrays]
         first = thread.partition_C(tw.identity_tensor(plan.tile[:2]))[0]
+        self.inside = [first[x.mode] for x in self.reads]
         self.firsts = [place[x.mode] * plan.tile[x.mode] + first[x.mode] for x in self.reads]
 
     def load(self, k_tile):
@@ -33,6 +34,8 @@ class BlockScales:
 
     def ahead(self, k_tile, last, count, steps=1):
         """Return the scales of `steps` tiles of K at a time, for waves of `count` accumulators."""
+        if any(x.boxed for x in self.reads):
+            return ScalesOfStages(self, k_tile, last, count)
         are_of_quad = all(x.mode == 0 or x.span > 1 for x in self.reads)
         are_of_quad = are_of_quad and math.prod(x.held for x in self.reads) * steps <= 4
         return (ScalesOfQuad if are_of_quad else ScalesAhead)(self, k_tile, last, count, steps)
@@ -65,7 +68,7 @@ class ScalesAhead:
                 for i, value in enumerate(values):
                     to[i] = value
 
-    def take(self, following):
+    def take(self, following, _stages):
         """Return for each tile of K what multiplies accumulators, by waves of `count`; begin to load what follows."""
         found = [[[x[i] for i in range(tw.size(x))] for x in held] for held in self.held]
         total = len(self.scales.reads[0].groups)
@@ -105,7 +108,7 @@ class ScalesOfQuad:
         for held, array, row in zip(self.held, self.scales.arrays, self.rows, strict=True):
             held[0] = array[row, block]
 
-    def take(self, following):
+    def take(self, following, _stages):
         """Return for each tile of K what multiplies accumulators, by waves of `count`; begin to load what follows."""
         factor = self.held[0][0] if len(self.held) == 1 else self.held[0][0] * self.held[1][0]
         groups = list(zip(*(reads.groups for reads in self.scales.reads), strict=True))
@@ -117,6 +120,55 @@ class ScalesOfQuad:
                 of[place] = tw.shuffle(factor, lane, 4)
             found.append([[of[g] for g in groups[i : i + self.count]] for i in range(0, len(groups), self.count)])
         self.fetch(following)
+        return found
+
+
+class ScalesOfStages:
+    """Scales that TMA brought to a stage beside the tiles; of 128 rows that share one, lanes hold those of 32 tiles.
+
+    A load of global memory passes through shared memory's banks, from which products read, and through the queue of
+    what TMA asked for.
+    """
+
+    def __init__(self, scales, k_tile, last, count):
+        self.scales, self.begin, self.last, self.count = scales, k_tile, last, count
+        shared = [not x.boxed for x in scales.reads]
+        self.held = [tw.registers(x.dtype, 2) if one else None for x, one in zip(scales.arrays, shared, strict=True)]
+        self.fetch(k_tile)
+
+    def fetch(self, k_tile):
+        """Begin to load a scale for each lane: those of this tile of K and of the 31 behind it, or of the last one."""
+        block = tw.minimum(k_tile + tw.lane_id(), self.last) * self.scales.depth // BLOCK
+        for held, array, reads, first in zip(
+            self.held, self.scales.arrays, self.scales.reads, self.scales.firsts, strict=True
+        ):
+            if held is not None:
+                held[1] = array[tw.minimum(first // reads.span, array.shape[0] - 1), block]
+
+    @tw.function
+    def turn(self, number):
+        """Begin with those that were loaded last, after 32 tiles of K."""
+        if number % 32 == 0:
+            for held in self.held:
+                if held is not None:
+                    held[0] = held[1]
+            self.fetch(self.begin + number + 32)
+
+    def take(self, following, stages):
+        """Return for each tile of K what multiplies accumulators, by waves of `count`; they are in these `stages`."""
+        scales, number = self.scales, following - len(stages) - self.begin
+        if any(held is not None for held in self.held):
+            self.turn(number)
+        found = []
+        for step, stage in enumerate(stages):
+            values = [
+                [box[inside + offset, 0, stage] for offset in reads.firsts]
+                if reads.boxed
+                else [tw.shuffle(held[0], (number + step) % 32)]
+                for box, held, reads, inside in zip(scales.boxes, self.held, scales.reads, scales.inside, strict=True)
+            ]
+            waves = range(0, len(scales.reads[0].groups), self.count)
+            found.append([scales.factors(values, first, self.count) for first in waves])
         return found
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._hopper_kernel import (
-    CONSUMER_REGISTERS,
     bring_columns,
     consume,
     meet,
@@ -22,7 +21,7 @@ from tilewright.kernels._hopper_kernel import (
 )
 from tilewright.kernels._hopper_results_kernel import Results
 from tilewright.kernels._ring_kernel import Parts, count_arrival, works_in_ring
-from tilewright.kernels.hopper_plan import PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPGROUP
 
 SENDER_REGISTERS, BESIDE_SENDERS = 56, 224  # those that copy take more than the one thread of other kernels
 WARP = 32

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._grouped_kernel import Ends, part_of
-from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, Order
+from tilewright.kernels._hopper_kernel import Order
 from tilewright.kernels._hopper_results_kernel import of_part, results_buffer, store_rows
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 _CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
 from tilewright.kernels._hopper_results_kernel import Results, results_buffer
-from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, PRODUCER_REGISTERS, WARPGROUP
-
-CONSUMER_REGISTERS = 232
+from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, WARPGROUP
+from tilewright.kernels.problem import BLOCK
 
 
 @tw.kernel
@@ -35,6 +34,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     operands = (*operands, *further)
     A, B = once_if_shared(A), once_if_shared(B)
     sA, sB, sD, ring, order = memory_of(plan, A, B, D)
+    boxes = [None if x is None else tw.shared(tw.float32, x) for x in plan.smem_scales]
     peers = Peers(plan, plan.owners) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.begins_early:
@@ -44,7 +44,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     works = works_of(plan, D, A)
 
     if tw.warpgroup_id() == 0:
-        tw.set_registers(PRODUCER_REGISTERS)
+        tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
             state = ring.producer()
             for row, column, batch, split in works:
@@ -53,12 +53,13 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                     with state.fill() as (stage, full):
                         bring_rows(plan, A, sA[:, :, stage], (plan.cluster * row + rank, k_tile, batch), full)
                         bring_columns(plan, B, sB[:, :, stage], (column, k_tile, batch), full, rank)
+                        bring_scales(plan, scales, boxes, (row, column, batch, k_tile), stage, full)
         if plan.peers > 1:
             tw.cluster_wait()
     else:
-        tw.set_registers(CONSUMER_REGISTERS)
+        tw.set_registers(plan.registers[1])
         results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta)
-        consume(plan, works, ring, order, peers, sA, sB, results, scales, rank)
+        consume(plan, works, ring, order, peers, sA, sB, results, tuple(zip(scales, boxes, strict=True)), rank)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
 
@@ -67,7 +68,7 @@ def memory_of(plan, A, B, D):
     """Return the shared memory of A, B and D, the ring of stages, and the order of consumers in ping-pong."""
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sD = results_buffer(plan, D)
-    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
+    readers = 4 if plan.is_ping_pong else 4 * plan.consumers
     ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
     order = Order(plan.takes_turns) if plan.is_ping_pong else None
     return sA, sB, sD, ring, order
@@ -216,6 +217,16 @@ def bring_columns(plan, matrix, smem, place, full, rank):
             tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, source, ours, barrier=full, mask=(1 << every) - 1)
 
 
+def bring_scales(plan, scales, boxes, place, stage, full):
+    """Begin to copy those scales of a tile's rows and columns to a stage that have one for each."""
+    *tile, batch, k_tile = place
+    for reads, array, box in zip(plan.blocks, scales, boxes, strict=True):
+        if box is not None:
+            k_block = k_tile * plan.tile[2] // BLOCK
+            part = tile_of(plan, once_if_shared(array), (plan.tile[reads.mode], 1), (tile[reads.mode], k_block, batch))
+            load(part, box[:, :, stage], full, k_tile, None)
+
+
 # --- multiplying ---------------------------------------------------------------------------------------------
 
 
@@ -239,12 +250,12 @@ class Peers:
 
     def __init__(self, plan, owners=1):
         m, n, _ = plan.tile
-        threads, others = CONSUMERS * WARPGROUP, plan.peers - 1
+        threads, others = plan.mma.size, plan.peers - 1
         count = m * n // threads // owners
         layout = tw.Layout((threads, count, others), (1, threads, threads * count))
         self.plan, self.owners, self.count, self.others = plan, owners, count, others
         self.sums = tw.shared(plan.mma.atom.dtype_c, layout)
-        self.arrived = tw.mbarrier(4 * CONSUMERS * others)
+        self.arrived = tw.mbarrier(4 * plan.consumers * others)
         self.sums.engine.buffer.name, self.arrived.buffer.name = "sums", "arrived"
         self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
 
@@ -315,7 +326,9 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
         ring.full[tw.minimum(consumer * plan.behind, works.k_tiles // (plan.splits * plan.peers) - 1)].wait(0)
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
-        factors = BlockScales(plan, thread, scales, (plan.cluster * row + rank, column, batch)) if scales else None
+        corner = plan.cluster * row + rank, column, batch
+        arrays, boxes = zip(*scales, strict=True) if scales else ((), ())
+        factors = BlockScales(plan, thread, arrays, corner, boxes) if scales else None
         place = plan.cluster * row + rank, column, works.batches // plan.splits * split + batch
         ready = results.begin(place, consumer) if peers is None else None
         if plan.promotes:
@@ -412,7 +425,7 @@ def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
     ahead = None if scales is None else scales.ahead(first, last - 1, tw.size(partial.sums))
     tw.clear(acc)
     for k_tile in range(first, last):
-        factors = None if ahead is None else ahead.take(k_tile + 1)[0]
+        factors = None
         with state.read() as stage:
             for wave in tw.static_range(waves):
                 if wave > 0:
@@ -420,6 +433,8 @@ def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
                 tw.wgmma_fence()
                 tw.gemm(plan.mma, tA[:, wave : wave + 1, :, stage], tB[:, :, :, stage], partial.sums, accumulate=False)
                 tw.wgmma_commit()
+                if wave == 0 and ahead is not None:
+                    factors = ahead.take(k_tile + 1, (stage,))[0]
                 tw.wgmma_wait(0)
         partial.add_to(acc, waves - 1, factors)
 
@@ -443,7 +458,7 @@ def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
     stage = begin(one)
     for k_tile in range(first, last - 2, 2):
         following = begin(other)
-        factors = (None, None) if ahead is None else ahead.take(k_tile + 2)
+        factors = (None, None) if ahead is None else ahead.take(k_tile + 2, (stage, following))
         tw.wgmma_wait(1)
         state.give_back(stage)
         one.add_to(acc, 0, factors[0])
@@ -453,7 +468,7 @@ def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
         other.add_to(acc, 0, factors[1])
     if (last - first) % 2 == 0:
         following = begin(other)
-        factors = (None, None) if ahead is None else ahead.take(last)
+        factors = (None, None) if ahead is None else ahead.take(last, (stage, following))
         tw.wgmma_wait(1)
         state.give_back(stage)
         one.add_to(acc, 0, factors[0])
@@ -461,7 +476,7 @@ def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
         state.give_back(following)
         other.add_to(acc, 0, factors[1])
     else:
-        factors = (None, None) if ahead is None else ahead.take(last)
+        factors = (None, None) if ahead is None else ahead.take(last, (stage,))
         tw.wgmma_wait(0)
         state.give_back(stage)
         one.add_to(acc, 0, factors[0])

@@ -6,11 +6,11 @@ Device code, traced into kernels. What the parts are, and in which order product
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._hopper_kernel import CONSUMER_REGISTERS, matrix_of, meet, works_of
+from tilewright.kernels._hopper_kernel import matrix_of, meet, works_of
 from tilewright.kernels._hopper_results_kernel import finish, results_buffer
 from tilewright.kernels._packing_kernel import THREADS, TILE, padded_tile
 from tilewright.kernels._parts_kernel import cut_elements
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 _MASK = 32  # accumulators that are looked at together
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._hopper_kernel import (
-    CONSUMER_REGISTERS,
     bring_columns,
     consume,
     meet,
@@ -22,7 +21,7 @@ from tilewright.kernels._hopper_kernel import (
 )
 from tilewright.kernels._hopper_results_kernel import Pieces, finish, load_part
 from tilewright.kernels._ring_kernel import Parts, count_arrival, works_in_ring
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
 
 
 @tw.kernel

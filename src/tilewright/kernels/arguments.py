@@ -162,7 +162,10 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         epilogue=options.function,
         parts=types.parts,
         scales=tuple(inputs.of(place).dtype for place in scales),
-        blocks=tuple(Blocks("A" if x.of_a is not is_swapped else "B", x.rows) for x in blocks.values()),
+        blocks=tuple(
+            Blocks("A" if x.of_a is not is_swapped else "B", x.rows, _are_boxed(inputs.of(place), n, x, arrangement))
+            for n, (place, x) in enumerate(blocks.items())
+        ),
         sums_stay=types.sums_stay,
         further=tuple(one.of(reduced_type(types.accumulator, out.dtype), is_swapped) for one in further.values()),
         places=("M" if is_swapped else "N") if is_placed else None,
@@ -306,6 +309,15 @@ def _operand(info: ArrayInfo, placement: Placement, offsets: Sequence[int]) -> O
     size = info.dtype.bytes
     alignment = min(placement.alignment(info.pointer + offset * size, size) for offset in offsets)
     return Operand(info.dtype, placement.major, alignment, placement.line(size))
+
+
+def _are_boxed(scales: ArrayInfo, number: int, steps: BlockSteps, arrangement: Arrangement | None) -> bool:
+    """Return whether TMA copies the scales of a kernel's array of that number, of which each row has its own."""
+    if arrangement is None or steps.rows > 1:
+        return False
+    placement = arrangement.blocks[number]
+    operand = _operand(scales, placement, [offsets[3 + number] for offsets in arrangement.offsets])
+    return placement.unit == 0 and operand.alignment == VECTOR_BYTES
 
 
 def _out_dtype(out: ArrayInfo | None, asked: DType | None) -> DType | None:

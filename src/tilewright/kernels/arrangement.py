@@ -260,7 +260,7 @@ def arrange(
         shape = -(-along.extent // x.rows), x.depth, batches.extent
         steps = zip(shape, (along.strides[array], x.strides[1], batches.strides[array]), strict=True)
         first, second, third = (_suited(*step) for step in steps)
-        return Placement(shape, (first, second, third), "none", None)
+        return Placement(shape, (first, second, third), "none", 0 if first == 1 else None)
 
     def placed_operand(array: int, rows: _Mode, k_stride: int) -> Placement:
         steps = ((x.extent, x.strides[array]) for x in (rows, batches))

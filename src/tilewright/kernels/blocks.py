@@ -17,7 +17,7 @@ class ScaleReads:
 
     `groups` has the number of the scale for each accumulator, and `firsts` how far behind the thread's first row or
     column those lie that tell the block of each scale. A block has `span` rows or columns. A tile has rows or columns
-    of `held` blocks at most.
+    of `held` blocks at most. Where they are `boxed`, TMA brings those of all rows or columns to each stage.
     """
 
     mode: int
@@ -25,6 +25,7 @@ class ScaleReads:
     groups: tuple[int, ...]
     firsts: tuple[int, ...]
     held: int
+    boxed: bool = False
 
 
 def scale_reads(

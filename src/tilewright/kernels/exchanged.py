@@ -16,7 +16,7 @@ from tilewright.kernels._gathered_kernel import matmul_gathered
 from tilewright.kernels._scattered_kernel import matmul_scattered
 from tilewright.kernels.dispatch import machine_of
 from tilewright.kernels.hopper import Hopper
-from tilewright.kernels.hopper_plan import THREADS, WARPGROUP, HopperConfiguration, HopperPlan, plan_for
+from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, WARPGROUP, HopperConfiguration, HopperPlan, plan_for
 from tilewright.kernels.matrices import Matrix, matrix_of
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import Problem, types_of
@@ -93,7 +93,8 @@ class RingFamily:
             assert isinstance(c, HopperConfiguration), c
             is_too_large = c.is_ping_pong and c.tile[0] * c.tile[1] > most * WARPGROUP
             # Blocks of a cluster wait for each other's parts: 1521 us on two H200s, where single ones take 1393.
-            is_other = c.cluster > 1 or c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large
+            is_other = c.consumers != CONSUMERS
+            is_other |= c.cluster > 1 or c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large
             if prediction is not None and not is_other:
                 found[c] = prediction.us
         return found

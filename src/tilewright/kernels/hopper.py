@@ -28,7 +28,6 @@ from tilewright.kernels.hopper_plan import (
     KEPT_OF,
     ROWS,
     SPARE_BYTES,
-    THREADS,
     WARPGROUP,
     HopperConfiguration,
     may_alternate,
@@ -90,7 +89,9 @@ _AT_ONCE: Sequence[_Shape] = (
     ((64, 96), True, 1),
 )
 # Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
+_THREE = 192, 128  # of three consumers, which hold one set of sums of K each
 _PROMOTED_SHAPES: Sequence[_Shape] = (
+    (_THREE, False, 1),
     ((256, 128), False, 1),
     ((256, 128), False, 2),
     ((128, 192), False, 1),
@@ -128,11 +129,14 @@ _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
 _BESIDE = 0.05
-# Of sums that are promoted in other tiles than 128 x 128, whose products wait for additions or for bytes: that takes
-# 0.87 of the time of 128 x 192 at 4096 cubed on an H200, 1.01 at 8192 cubed, and 0.91 for 4096 x 7168 x 2048.
+# Of sums that are promoted in other tiles than 128 x 128, and 192 x 128 by three consumers: products wait for additions
+# or for bytes there. 128 x 128 takes 0.87 of the time of 128 x 192 at 4096 cubed on an H200, 1.01 at 8192 cubed, and
+# 0.91 for 4096 x 7168 x 2048.
 _WAITS = 1.04
 _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
-_LEAST_SCALED_US = 0.42  # with scales of blocks: 128 x 7168 x 16384 on an H100, in tiles of 128 x 64
+# With scales of blocks that consumers load: 128 x 7168 x 16384 on an H100, in tiles of 128 x 64. With factors in shared
+# memory an H200 took 36.3 us for it, as without scales, and 40.1 in tiles of 128 x 128 by two splits in a cluster.
+_LEAST_SCALED_US = 0.42
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
 _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds: until the first products, an estimate; a tile of 128 x 256 from its last product to the next tile's
@@ -176,7 +180,7 @@ class Hopper(Family):
             width = BLOCK * (1 + problem.is_gated)
             whole = dict.fromkeys(c for c in whole if c.tile[1] % width == 0 and not c.is_swapped)
         deep = [two for one in whole for two in _depths(problem, one)]
-        return [split for one in deep for split in _with_splits(problem, one)]
+        return [split for one in deep for split in _with_splits(problem, one, arch)]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
@@ -242,11 +246,11 @@ class Hopper(Family):
             clusters = max(min(clusters, c.blocks // c.cluster), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
-            first = _kernel(len(problem.blocks), c.cluster_size, plan.begins_early)[blocks, THREADS]
+            first = _kernel(len(problem.blocks), c.cluster_size, plan.begins_early)[blocks, c.threads]
             return launch_splits(problem, c.splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers)
-        launcher = _kernel(further, c.cluster_size, plan.begins_early)[blocks, THREADS]
+        launcher = _kernel(further, c.cluster_size, plan.begins_early)[blocks, c.threads]
         # A part of each row from a tile of registers, and of each column from each of its warps.
         height, width = plan.part.tiler_mn
         along, down = -(-columns // width), -(-rows // height) * WARPGROUP // WARP
@@ -285,7 +289,8 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     if problem.blocks:
         # Where one tile of K is added while the next is multiplied: 4096 cubed took 119 us so on an H200, in pairs of
         # blocks 127, in tiles of 256 x 128 137, and of 128 x 192 143. With a scale for each column more would spill.
-        shapes = [shape for shape in shapes if max(shape[0]) <= BLOCK and shape[2] == 1]
+        tiles = {_THREE} if [(x.boxed, x.rows) for x in problem.blocks] == [(True, 1), (False, BLOCK)] else set()
+        shapes = [x for x in shapes if (max(x[0]) <= BLOCK and x[2] == 1) or x[0] in tiles]
     if problem.c is not None or problem.elements or problem.further or problem.places or problem.is_gated:
         shapes = [shape for shape in shapes if not shape[1] or math.prod(shape[0]) // WARPGROUP <= _MOST_BESIDE]
     for tile, is_ping_pong, cluster in shapes:
@@ -358,27 +363,41 @@ def _configuration(
     problem: Problem, tile: tuple[int, int], arch: Arch, is_ping_pong: bool, cluster: int, *, is_swapped: bool
 ) -> HopperConfiguration:
     """Return a configuration with as many stages as shared memory holds beside the results."""
-    m, n = tile
-    k = ROW // problem.a.dtype.bytes
-    d = problem.d.dtype.bytes
-    is_one_part = _is_one_part(problem, (m, n, k), False)
-    groups = 1 if is_ping_pong and not is_one_part else CONSUMERS  # that have buffers for results
-    _, width = results_of((m, n, k), problem.is_gated, False)
-    results = 0 if is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
-    stages = (arch.shared_bytes_optin - SPARE_BYTES - results) // ((m + n) * ROW + 16)
-    warps = 4 * CONSUMERS, 1
-    return HopperConfiguration(
-        (m, n, k),
+    warps = tile[0] // ROWS * 4 if tile[0] == _THREE[0] and not is_swapped else 4 * CONSUMERS, 1
+    found = HopperConfiguration(
+        (*tile, ROW // problem.a.dtype.bytes),
         warps[::-1] if is_swapped else warps,
-        min(stages, _MOST_STAGES),
+        1,
         _GROUP[problem.a.dtype.bytes] // cluster,
         cluster,
         is_ping_pong,
         is_swapped=is_swapped,
     )
+    return replace(found, stages=min(_room(problem, found, arch) // _stage_bytes(problem, found.tile), _MOST_STAGES))
 
 
-def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
+def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
+    """Return the bytes of shared memory for stages, beside the results."""
+    d = problem.d.dtype.bytes
+    is_shared = c.is_ping_pong and not _is_one_part(problem, c.tile, False)
+    groups = 1 if is_shared else c.consumers  # that have buffers for results
+    width = results_of(c.tile, problem.is_gated, False)[1] // owners_of(problem, c)
+    results = 0 if c.is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
+    return arch.shared_bytes_optin - SPARE_BYTES - results
+
+
+def _has_boxes(problem: Problem) -> bool:
+    return any(x.boxed for x in problem.blocks)
+
+
+def _stage_bytes(problem: Problem, tile: tuple[int, int, int]) -> int:
+    """Return the bytes of a stage, with its two mbarriers and with scales of blocks at whole lines."""
+    m, n, k = tile
+    extents = [m if x.of == "A" else n for x in problem.blocks if x.boxed]
+    return (m + n) * k * problem.a.dtype.bytes + 16 + sum(-(-4 * e // ROW) * ROW for e in extents)
+
+
+def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> Iterator[HopperConfiguration]:
     """Yield a configuration, and with the splits of K that give all multiprocessors work for one wave or two."""
     yield whole
     if whole.is_ping_pong or whole.cluster > 1:  # consumers alternate over tiles that all have as many steps
@@ -395,10 +414,13 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
     if may_leave and (not problem.blocks or m * n <= (64 if has_columns else 128) * 128):
         yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
     sums = m * n * problem.accumulator.bytes
-    stage = (m + n) * k * problem.a.dtype.bytes + 16
+    stage = _stage_bytes(problem, whole.tile)
     for splits in _CLUSTERS:
         one = replace(whole, splits=splits, adds_in_cluster=True)
-        stages = whole.stages - -(-((splits - 1) * sums // owners_of(problem, one) + 8) // stage)
+        others = (splits - 1) * sums // owners_of(problem, one) + 8
+        stages = whole.stages - -(-others // stage)
+        if _has_boxes(problem):  # what is left beside whole stages counts
+            stages = min((_room(problem, one, arch) - others) // stage, _MOST_STAGES)
         # Of the 16 or 18 multiprocessors that lie together whole clusters are formed.
         at_once = whole.blocks * (16 // splits * splits) // 18
         if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
@@ -417,13 +439,13 @@ def step_us(
     # reads 64 rows of A and N of B.
     reads = max(1.0, (16 + n / 4) / (n / 2))
     multiplying = products * 2 * m * n * k / (rate * share) * reads
-    if problem.promotes and (m, n) != (BLOCK, BLOCK):
+    if problem.promotes and (m, n) not in ((BLOCK, BLOCK), _THREE):
         multiplying *= _WAITS
     a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
     filled = (of_a + of_b / c.cluster) / rate
-    least = _LEAST_SCALED_US if problem.blocks else _LEAST_STEP_US
+    least = _LEAST_SCALED_US if problem.blocks and not _has_boxes(problem) else _LEAST_STEP_US
     return max(multiplying + _BESIDE * (of_a + of_b) / rate, filled, least)
 
 

@@ -30,7 +30,7 @@ from tilewright.transactions import ROW
 WARPGROUP = 128
 CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
-PRODUCER_REGISTERS = 40
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 ROWS = 64  # of an instruction
 KEPT_OF = 16
 PAIRED_ROWS = 8  # a thread that has a row of an instruction has the one that is so many rows further
@@ -65,8 +65,13 @@ class HopperConfiguration(Configuration):
     follows: bool = field(default=False, repr=False)  # the name of a find does without it
 
     @property
+    def consumers(self) -> int:
+        """The warpgroups that multiply."""
+        return self.warps[0] * self.warps[1] // 4
+
+    @property
     def threads(self) -> int:
-        return THREADS
+        return WARPGROUP * (1 + self.consumers)
 
     @property
     def cluster_size(self) -> int:
@@ -146,9 +151,15 @@ class HopperPlan:
 
     @property
     def stage_bytes(self) -> int:
-        """The bytes of A and B in a stage."""
+        """The bytes of A, B and scales in a stage."""
         m, n, k = self.tile
-        return (m + n) * k * self.bytes_of[0]
+        return (m + n) * k * self.bytes_of[0] + sum(4 * self.tile[x.mode] for x in self.blocks if x.boxed)
+
+    @property
+    def smem_scales(self) -> tuple[Layout | None, ...]:
+        """The layouts of the scales that TMA brings: (rows or columns, 1, stages); None for other arrays."""
+        extents = [self.tile[x.mode] if x.boxed else 0 for x in self.blocks]
+        return tuple(Layout((e, 1, self.stages), (1, 0, -(-e // 32) * 32)) if e else None for e in extents)
 
     @property
     def shared_bytes(self) -> int:
@@ -157,7 +168,13 @@ class HopperPlan:
         assert isinstance(size, int)
         results = size * self.bytes_of[1] if self.stores_boxes or self.rows is not None else 0
         barriers = 16 * self.stages + 32 * self.is_ping_pong + 8 * (self.peers > 1)
-        return self.stages * self.stage_bytes + results + (self.peers - 1) * self.tile_bytes // self.owners + barriers
+        boxes = sum(-(-4 * self.tile[x.mode] // ROW) * ROW - 4 * self.tile[x.mode] for x in self.blocks if x.boxed)
+        return (
+            self.stages * (self.stage_bytes + boxes)
+            + results
+            + (self.peers - 1) * self.tile_bytes // self.owners
+            + barriers
+        )
 
     @property
     def tile_bytes(self) -> int:
@@ -171,6 +188,16 @@ class HopperPlan:
         m, n, _ = self.tile
         rows, _ = self.mma.tiler_mn  # promoted sums are added for so many at a time
         return (m + rows * self.promotes * (1 + self.overlaps)) * n // self.mma.size
+
+    @property
+    def consumers(self) -> int:
+        """The warpgroups that multiply."""
+        return CONSUMERS if self.is_ping_pong else self.mma.size // WARPGROUP
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """The registers of a thread of the producer and of a consumer: with all threads those of a multiprocessor."""
+        return (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if self.consumers == CONSUMERS else (32, 160)
 
     @property
     def takes_turns(self) -> bool:
@@ -194,7 +221,8 @@ class HopperPlan:
         m, n, _ = self.tile
         sums, scales = m * n // self.mma.size, sum(len(x.firsts) for x in self.blocks)
         is_one = m == self.mma.tiler_mn[0]  # the sums of one instruction's rows
-        return self.promotes and is_one and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+        is_held = self.consumers == CONSUMERS and sums + 2 * (sums + scales) <= _MOST_OVERLAPPED
+        return self.promotes and is_one and is_held
 
     @property
     def behind(self) -> int:
@@ -220,7 +248,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     splits = 1 if in_cluster else configuration.splits
     a, b = (problem.b, problem.a) if swapped else (problem.a, problem.b)
     m, n, k = configuration.own_tile
-    groups = 1 if configuration.is_ping_pong else CONSUMERS
+    groups = 1 if configuration.is_ping_pong else configuration.consumers
     height, width = results_of((m, n, k), problem.is_gated, swapped)
     alternates = problem.is_gated and swapped and m == ROWS * groups
     if alternates and not may_alternate(problem):
@@ -270,7 +298,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         rows,
         _epilogue(problem, swapped) if splits == 1 else ElementEpilogue(False, False, None),
         (a.dtype.bytes, d.bytes),
-        scale_reads(problem, mma, (m, n), swapped),
+        _boxed(problem, configuration, scale_reads(problem, mma, (m, n), swapped)),
         owners,
     )
     twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
@@ -298,6 +326,18 @@ def owners_of(problem: Problem, configuration: HopperConfiguration) -> int:
         return 1
     least = 8 if configuration.is_swapped else 32  # columns, which leave as whole sectors
     return next(owners for owners in range(configuration.splits, 0, -1) if n % (least * owners) == 0 or owners == 1)
+
+
+def _boxed(problem: Problem, c: HopperConfiguration, reads: tuple[ScaleReads, ...]) -> tuple[ScaleReads, ...]:
+    """Return the reads of scales, by stages where TMA can bring all that differ from row to row.
+
+    Of 128 rows a tile then has one scale. Blocks that share columns hand stages back before registers have what was
+    read from there.
+    """
+    pairs = list(zip(problem.blocks, reads, strict=True))
+    if c.cluster > 1 or not all(x.boxed if x.rows == 1 else len(read.firsts) == read.held == 1 for x, read in pairs):
+        return reads
+    return tuple(replace(read, boxed=x.rows == 1) for x, read in pairs)
 
 
 def may_alternate(problem: Problem) -> bool:

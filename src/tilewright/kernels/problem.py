@@ -37,10 +37,14 @@ BLOCK = 128  # elements of K, and rows or columns, that share a scale
 
 @dataclass(frozen=True)
 class Blocks:
-    """Scales of an operand's blocks: of `rows` rows (A) or columns (B), 1 or `BLOCK`, and of `BLOCK` elements of K."""
+    """Scales of an operand's blocks: of `rows` rows (A) or columns (B), 1 or `BLOCK`, and of `BLOCK` elements of K.
+
+    Those that are `boxed` are contiguous along rows or columns, and aligned so that TMA copies them.
+    """
 
     of: Literal["A", "B"]
     rows: int
+    boxed: bool = False
 
     def __str__(self) -> str:
         return f"{self.of} in blocks of {self.rows} x {BLOCK}"

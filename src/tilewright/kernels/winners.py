@@ -136,7 +136,7 @@ def _key(problem: Problem) -> str:
         f"c {p.c}, bias {p.bias}, elements {', '.join(map(str, p.elements))}",
         f"epilogue {p.epilogue}",
         f"scales {', '.join(map(str, p.scales))}",
-        *map(str, p.blocks),
+        *(f"{x}{', boxed' * x.boxed}" for x in p.blocks),
         *["sums of tensor cores"] * p.sums_stay,
         f"weights {p.weights}",
         f"parts {p.parts}",

@@ -108,6 +108,8 @@ BLOCKS = {  # rows of A and columns of B that share a scale, of 128 elements of 
     "rows and blocks": (Blocks("A", 1), Blocks("B", BLOCK)),
     "rows and columns": (Blocks("A", 1), Blocks("B", 1)),
     "blocks and columns": (Blocks("A", BLOCK), Blocks("B", 1)),
+    "rows by TMA and blocks": (Blocks("A", 1, boxed=True), Blocks("B", BLOCK)),
+    "rows and columns by TMA": (Blocks("A", 1, boxed=True), Blocks("B", 1, boxed=True)),
     "none": (),
 }
 
@@ -121,7 +123,7 @@ def scaled() -> Iterator[object]:
                 kind = replace(c.configuration, splits=min(c.configuration.splits, 2), stages=3)
                 if (name, kind) not in seen:
                     seen.add((name, kind))
-                    is_quick = name == "rows and blocks" and kind.tile == (128, 128, 128) and kind.splits == 1
+                    is_quick = name.endswith("and blocks") and kind.tile == (128, 128, 128) and kind.splits == 1
                     marks = () if is_quick else pytest.mark.slow
                     yield pytest.param(name, kind, marks=marks, id=f"{name}, {kind}")
 
@@ -152,16 +154,23 @@ def test_nothing_spills_beside_scales_of_blocks(name: str, configuration: Hopper
         assert not found.spills and found.local_bytes == 0, found
 
 
-def test_tiles_of_k_by_turns_in_machine_code() -> None:
+@pytest.mark.parametrize(
+    ("name", "stages", "reads"),
+    [
+        ("rows and blocks", 6, {"LDG": 2, "SHFL": 4, "LDS": 0}),
+        ("rows by TMA and blocks", 5, {"LDG": 1, "SHFL": 2, "LDS": 4}),  # the load is one for 32 tiles of K
+    ],
+)
+def test_tiles_of_k_by_turns_in_machine_code(name: str, stages: int, reads: dict[str, int]) -> None:
     """In a step of two tiles of K the products of one begin before the sums of the other are added.
 
     Accumulators are nowhere moved, and descriptors are computed by the uniform unit alone.
     """
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
-    problem = replace(problem_of("e4m3", 4096, 4096, 8192), blocks=BLOCKS["rows and blocks"])
-    plan = plan_for(problem, HopperConfiguration((128, 128, 128), (8, 1), 6), H200.arch)
-    assert plan.overlaps and plan.behind == 2
+    problem = replace(problem_of("e4m3", 4096, 4096, 8192), blocks=BLOCKS[name])
+    plan = plan_for(problem, HopperConfiguration((128, 128, 128), (8, 1), stages), H200.arch)
+    assert plan.overlaps and plan.behind == stages // 2 - 1
     a = tw.spec(tw.float8_e4m3fn, (4096, 8192, 1), stride=(8192, 1, 0))
     d = tw.spec(tw.bfloat16, (4096, 4096, 1), stride=(4096, 1, 0))
     scales = [tw.spec(tw.float32, (rows, 64, 1), stride=(1, rows, 0)) for rows in (4096, 32)]
@@ -173,11 +182,11 @@ def test_tiles_of_k_by_turns_in_machine_code() -> None:
         (labels.get(found[1], n), n) for n, x in enumerate(lines) if (found := re.search(r"BRA `\((\.L_x_\d+)\)", x))
     ]
     step = min((lines[a:b] for a, b in jumps if a < b and any("QGMMA" in x for x in lines[a:b])), key=len)
-    kinds = [found[1] for x in step if (found := re.search(r"\b(QGMMA|FFMA|R2UR|WARPGROUP\.\w+|LDG|SHFL)\b", x))]
-    work = [kind for kind in kinds if kind not in ("LDG", "SHFL")]
+    kinds = [found[1] for x in step if (found := re.search(r"\b(QGMMA|FFMA|R2UR|WARPGROUP\.\w+|LDG|SHFL|LDS)\b", x))]
+    work = [kind for kind in kinds if kind not in reads]
     half = ["WARPGROUP.ARRIVE", *["QGMMA"] * 4, "WARPGROUP.DEPBAR", *["FFMA"] * 64]
     assert work == 2 * half
-    assert (kinds.count("LDG"), kinds.count("SHFL")) == (2, 4)
+    assert {kind: kinds.count(kind) for kind in reads} == reads
 
 
 def test_promoted_sums_prefer_tiles_by_turns() -> None:
@@ -187,6 +196,16 @@ def test_promoted_sums_prefer_tiles_by_turns() -> None:
         best = min(legal(problem), key=lambda c: c.prediction.us if c.prediction else 0)
         assert best.configuration.tile == (128, 128, 128)
         assert not any(max(c.configuration.tile[:2]) > BLOCK for c in legal(problem))
+    for extents, tile in (
+        ((8192, 8192, 8192), (192, 128)),
+        ((4096, 4096, 4096), (128, 128)),
+        ((4096, 7168, 2048), (128, 128)),
+        ((128, 7168, 16384), (128, 64)),
+        ((128, 7168, 2048), (128, 64)),
+    ):
+        problem = replace(problem_of("e4m3", *extents), blocks=BLOCKS["rows by TMA and blocks"])
+        best = min(legal(problem), key=lambda c: c.prediction.us if c.prediction else 0)
+        assert best.configuration.tile[:2] == tile
     best = min(legal(problem_of("e4m3", 4096, 7168, 2048)), key=lambda c: c.prediction.us if c.prediction else 0)
     assert best.configuration.tile == (128, 128, 128)
 

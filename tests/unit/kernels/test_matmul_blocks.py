@@ -157,12 +157,18 @@ HOPPER = {
     "two warpgroups": ((128, 192, 128), {}),
     "clusters, pairs of tiles and one": ((128, 128, 128), {"cluster": 2}),
     "pairs of tiles": ((128, 128, 128), {}),
+    "three consumers": ((192, 128, 128), {}),
     "rows of two instructions": ((256, 128, 128), {}),
     "few rows": ((16, 128, 128), {"is_swapped": True}),
     "few columns": ((128, 16, 128), {}),
     "splits": ((128, 64, 128), {"splits": 2}),
     "splits in a cluster": ((128, 64, 128), {"splits": 2, "adds_in_cluster": True}),
 }
+
+
+def warps(tile: tuple[int, int, int]) -> int:
+    """Return how many multiply: of tiles of 192 rows three warpgroups."""
+    return 12 if tile[0] == 192 else 8
 
 
 @pytest.mark.parametrize("rows_b", [1, BLOCK], ids=["each column", "blocks of columns"])
@@ -180,10 +186,43 @@ def test_hopper(name: str, rows_b: int) -> None:
     a, b = small(1, (m, k)), small(2, (n, k)).T
     scale_a, scale_b = powers(3, m, blocks(k)), powers(4, blocks(k), -(-n // rows_b))
     bias = small(5, (n,), np.float32)
-    with only(HopperConfiguration(tile, (8, 1), 3, **further), 2) as family:
+    with only(HopperConfiguration(tile, (warps(tile), 1), 3, **further), 2) as family:
         found = tw.matmul(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=tw.float32)
     assert len(family.launched) == 1
     assert np.array_equal(found, exact(a, b, scale_a, scale_b) + bias)
+
+
+@pytest.mark.parametrize("rows_b", [1, BLOCK], ids=["each column", "blocks of columns"])
+@pytest.mark.parametrize("name", HOPPER)
+@pytest.mark.spread(2)
+def test_scales_by_tma(name: str, rows_b: int) -> None:
+    """TMA brings scales that are contiguous along rows or columns, and aligned; of 128 columns lanes hold those of K.
+
+    With few rows there are more of these than lanes, and a second tile of D that begins with its own.
+    """
+    tile, further = HOPPER[name]
+    m, n, k = (
+        9 if "rows" in name else 140,
+        9 if name == "few columns" else 200,
+        34 * BLOCK if name == "few rows" else 400,
+    )
+    a, b = small(1, (m, k)), small(2, (n, k)).T
+    scale_a, scale_b = powers(3, blocks(k), m + -m % 4)[:, :m].T, powers(4, blocks(k), -(-n // rows_b))
+    with only(HopperConfiguration(tile, (warps(tile), 1), 3, **further), 1) as family:
+        found = tw.matmul(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=tw.float32)
+    assert [x.boxed for x in family.launched[0].blocks] == [True, rows_b == 1 and n % 4 == 0]
+    assert np.array_equal(found, exact(a, b, scale_a, scale_b))
+
+
+def test_scales_that_tma_cannot_read() -> None:
+    """Those that do not begin at 16 bytes, or lie apart by other steps, are loaded one by one."""
+    a, b = small(1, (140, 256)), small(2, (64, 256)).T
+    whole = powers(3, 2, 148)
+    for scale, boxed in ((whole[:, 4:144].T, True), (whole[:, 1:141].T, False), (powers(3, 2, 140).T[:, ::-1], False)):
+        with only(HopperConfiguration((128, 64, 128), (8, 1), 3), 2) as family:
+            found = tw.matmul(a, b, scale_a=scale, out_dtype=tw.float32)
+        assert [x.boxed for x in family.launched[0].blocks] == [boxed]
+        assert np.array_equal(found, exact(a, b, scale, np.ones((1, 1))))
 
 
 @pytest.mark.spread(4)
