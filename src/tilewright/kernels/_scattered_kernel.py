@@ -52,6 +52,8 @@ def matmul_scattered(
         if tw.thread_idx.x == 0:
             state = ring.producer()
             for row, column, reader, _split in works:
+                if reader == rank:
+                    fetch(plan, arrived, sD, (row * plan.cluster + place, column, 0))
                 for k_tile in range(works.k_tiles):
                     with state.fill() as (stage, full):
                         tile = tile_of(plan, A, (m, k), (plan.cluster * row + place, k_tile, reader))
@@ -67,8 +69,23 @@ def matmul_scattered(
         tw.cluster_sync()  # the other block may still arrive here
 
 
+@tw.function
+def fetch(plan, arrived, sD, place):
+    """Begin to fetch to L2 what others have sent for a tile. What comes later is written there, too."""
+    pieces, buffer = Pieces(plan, place, 0), sD[:, :, 0]
+    for parts in arrived:
+        for wave in tw.static_range(pieces.waves * pieces.groups):
+            for piece in tw.static_range(pieces.parts):
+                where = place[0] * pieces.waves * pieces.groups + wave, place[1] * pieces.parts + piece
+                tile = tw.local_tile(parts[:, :, 0], plan.part.tiler_mn, where, guard=True)
+                tw.prefetch(tw.atoms.SM90_TMA_LOAD, tile, buffer)
+
+
 class Post:
-    """What a consumer sends. It tells of a tile when it comes to the next one: then the stores are complete."""
+    """What a consumer sends. It tells of a tile when it comes to the next one: then the stores are complete.
+
+    In ping-pong that is ahead of the next one's products, while the other consumer multiplies.
+    """
 
     __tilewright_state__ = True  # `target` and `part` change on the device
 
@@ -151,13 +168,17 @@ class Sums:
     def __init__(self, plan, sD, D, post, inbox):
         self.plan, self.sD, self.D, self.post, self.inbox = plan, sD, D, post, inbox
 
+    @tw.function
     def begin(self, place, consumer):
-        """Read nothing ahead: what others send may not be there."""
+        """Tell of the tile before in ping-pong, and read nothing ahead: what others send may not be there."""
+        if self.plan.is_ping_pong:
+            self.post.tell()
 
     @tw.function
     def settle(self):
-        """Tell of the tile before, ahead of any turn to store: other ranks may wait for it while one's turn is away."""
-        self.post.tell()
+        """Tell of the tile before, which the stores of this one would wait for."""
+        if not self.plan.is_ping_pong:
+            self.post.tell()
 
     @tw.function
     def finish(self, acc, place, consumer, ready=None, owner=None):

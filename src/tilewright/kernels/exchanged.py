@@ -25,6 +25,9 @@ from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.transactions import ROW
 
 MOST_PARTS = 8
+# Microseconds, estimates: what other ranks send comes later by so much than the launch begins, and a cooperative tile
+# waits so long for its stores to another rank.
+_LATENCY_US, _STORES_US = 8.0, 4.0
 _PART_ROWS = 1024  # at least: the rows of the tiles that blocks compute at once
 
 
@@ -95,8 +98,17 @@ class RingFamily:
             # Blocks of a cluster wait for each other's parts: 1521 us on two H200s, where single ones take 1393.
             is_other = c.cluster > 1 or c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large
             if prediction is not None and not is_other:
-                found[c] = prediction.us
+                found[c] = prediction.us + self._waits(problem, c)
         return found
+
+    def _waits(self, problem: Problem, c: HopperConfiguration) -> float:
+        """Return the microseconds that nothing hides where a rank has few rows, which a kernel sends by itself."""
+        if problem.m > _PART_ROWS:
+            return 0.0
+        m, n, _ = c.tile
+        waves = -(-(-(-problem.m // m) * -(-problem.n // n) * problem.batch) // c.blocks)
+        in_turn = self._stores_boxes and not c.is_ping_pong
+        return _LATENCY_US * (waves == 1) + _STORES_US * waves * in_turn
 
     def choose(self, problem: Problem, machine: Machine) -> HopperConfiguration | None:
         """Return the configuration that is predicted to be fastest, None where the kernel does not take a problem."""

@@ -24,6 +24,7 @@ from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.bulk_groups import BulkWait
 from tilewright.instructions.ordered_access import OrderedLoad, OrderedStore
 from tilewright.instructions.proxy_fence import ProxyFence
+from tilewright.instructions.wgmma import WgmmaWait
 from tilewright.ir.effects import Scope
 from tilewright.kernels import exchanged
 from tilewright.kernels._gathered_kernel import matmul_gathered
@@ -224,11 +225,21 @@ def test_each_word_between_ranks_is_needed(name: str) -> None:
                     object.__setattr__(op, field, strong)
 
 
-@pytest.mark.parametrize(("place", "extents"), [(0, (130, 72, 72)), (1, (64, 64, 72))], ids=["next", "last"])
-def test_a_tile_is_told_of_when_its_stores_are_complete(place: int, extents: tuple[int, int, int]) -> None:
-    """Before the block's next tile, and behind its last one."""
-    with only(COOPERATIVE, "SCATTERED"):
+@pytest.mark.parametrize(
+    ("configuration", "place", "extents"),
+    [(COOPERATIVE, 0, (130, 72, 72)), (COOPERATIVE, 1, (64, 64, 72)), (PING_PONG, 0, (200, 72, 72))],
+    ids=["next", "last", "next, ping-pong"],
+)
+def test_a_tile_is_told_of_when_its_stores_are_complete(
+    configuration: HopperConfiguration, place: int, extents: tuple[int, int, int]
+) -> None:
+    """With the block's next tile, in ping-pong before its products, and behind its last one."""
+    with only(configuration, "SCATTERED"):
         kernel = kernel_of("SCATTERED", extents)
+        ops = list(kernel.body.walk())
+        first = next(n for n, op in enumerate(ops) if isinstance(op, BulkWait) and not op.read)
+        products = next(n for n, op in enumerate(ops) if isinstance(op, WgmmaWait))
+        assert (first < products) is configuration.is_ping_pong
         blocks = [kernel.body, *(b for op in kernel.body.walk() for b in op.blocks)]
         places = [(b, op) for b in blocks for op in b.ops if isinstance(op, BulkWait) and not op.read]
         assert len(places) == 2
