@@ -27,11 +27,25 @@ from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGR
 
 @tw.kernel
 def matmul_scattered(
-    D, A, B, more, slots, arrived, flags, told, counters, rank, rows, number, staged: tw.constexpr, plan: tw.constexpr
+    D,
+    A,
+    B,
+    more,
+    bias,
+    slots,
+    arrived,
+    flags,
+    told,
+    counters,
+    rank,
+    rows,
+    number,
+    staged: tw.constexpr,
+    plan: tw.constexpr,
 ):
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 
-    P[m, n, r] = sum over k of A[m, k, r] * B[n, k] goes to `slots`, matrices in the memory of the other ranks r, those
+    P[m, n, r] = sum over k of A[m, k, r] * B[n, k] + bias goes to `slots`, matrices in the memory of the other ranks r, those
     behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks; the matrices
     `more` are added too. `rows` are told of at once. `flags` are what the other ranks wait for, in the order of the
     slots, and `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters`
@@ -62,8 +76,8 @@ def matmul_scattered(
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         parts = Parts(D.shape[:2], (rows, D.shape[1]))
-        post = Post(plan, works, parts, sD, slots, flags, counters, rank, number, staged)
-        results = Sums(plan, sD, D, post, Inbox(plan, [*arrived, *more], told, rank, number))
+        post = Post(plan, works, parts, sD, bias, slots, flags, counters, rank, number, staged)
+        results = Sums(plan, D, post, Inbox(plan, [*arrived, *more], told, rank, number))
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
@@ -89,9 +103,9 @@ class Post:
 
     __tilewright_state__ = True  # `target` and `part` change on the device
 
-    def __init__(self, plan, works, parts, sD, slots, flags, counters, rank, number, is_staged):
+    def __init__(self, plan, works, parts, sD, bias, slots, flags, counters, rank, number, is_staged):
         self.plan, self.works, self.parts, self.sD, self.is_staged = plan, works, parts, sD, is_staged
-        self.slots, self.flags, self.counters = slots, flags, counters
+        self.bias, self.slots, self.flags, self.counters = bias, slots, flags, counters
         self.rank, self.number = rank, number
         self.target, self.part = tw.int32(-1), tw.int32(0)  # of the tile that is not told of; -1: there is none
 
@@ -104,9 +118,12 @@ class Post:
         for n in tw.static_range(len(self.slots)):
             if self.is_staged or self.target == n:
                 where = row, column, self.target if self.is_staged else 0
-                finish(
-                    self.plan, self.plan.epilogue, acc, self.sD, self.slots[n], (), where, consumer, 1, 0, None, owner
-                )
+                self.store(acc, self.slots[n], where, consumer, owner)
+
+    @tw.function
+    def store(self, acc, target, place, consumer, owner):
+        """Store the results of a tile."""
+        finish(self.plan, self.plan.epilogue, acc, self.sD, target, self.bias, place, consumer, 1, 0, None, owner)
 
     @tw.function
     def tell(self):
@@ -165,8 +182,8 @@ class Sums:
 
     __tilewright_state__ = True  # `post` and `inbox` change on the device
 
-    def __init__(self, plan, sD, D, post, inbox):
-        self.plan, self.sD, self.D, self.post, self.inbox = plan, sD, D, post, inbox
+    def __init__(self, plan, D, post, inbox):
+        self.plan, self.D, self.post, self.inbox = plan, D, post, inbox
 
     @tw.function
     def begin(self, place, consumer):
@@ -187,7 +204,7 @@ class Sums:
         if reader == self.post.rank:
             own = row, column, 0
             self.inbox.add(acc, own, self.post.parts.of(row * self.plan.tile[0], 0), consumer)
-            finish(self.plan, self.plan.epilogue, acc, self.sD, self.D, (), own, consumer, 1, 0, None, owner)
+            self.post.store(acc, self.D, own, consumer, owner)
         else:
             self.post.send(acc, place, consumer, owner)
 

@@ -135,18 +135,18 @@ Launch = tuple[Launcher, tuple[Any, ...]]
 
 
 def gathered_launch(
-    x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange, *, sends: bool = True
+    x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange, bias: Any = None, *, sends: bool = True
 ) -> Launch | None:
-    """Return what computes out = concatenate(x of rank 0, x of rank 1, ...) @ w, and sends x by `part`, if it `sends`.
+    """Return what computes out = concatenate(x of rank 0, x of rank 1, ...) @ w + bias, and sends x by `part`, if asked.
 
-    x is (M, K), w (K, N) and `out` (ranks * M, N), contiguous but for w. Return None where no kernel does this in one
-    launch.
+    x is (M, K), w (K, N), `out` (ranks * M, N) and the bias (N,), contiguous but for w. Return None where no kernel
+    does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, depth), columns = a_info.shape, b_info.shape[1]
     a, b = Matrix(a_info, x, (rows, depth, 1), (depth, 1, 0)), matrix_of(b_info, w).transposed
     d = Matrix(d_info, out, (rows, columns, exchange.size), (columns, 1, rows * columns))
-    found = _found(GATHERED, a, b, d, exchange.size)
+    found = _found(GATHERED, a, b, d, exchange.size, bias)
     if found is None or a.mapped().alignment < VECTOR_BYTES:  # of what is sent
         return None
     launcher, plan = found
@@ -154,17 +154,17 @@ def gathered_launch(
     arrived = Matrix(come, exchange.arrived, (rows, depth, exchange.size), (depth, 1, come.strides[0]))
     slots = [slot.reshape(rows, depth) for slot in exchange.slots if sends]
     return launcher, (
-        d.view(), x, b.view(), arrived.view(), slots, list(exchange.flags) if sends else [], exchange.told,
+        d.view(), x, b.view(), _of_columns(bias, d), arrived.view(), slots, list(exchange.flags) if sends else [], exchange.told,
         exchange.counters, exchange.rank, part, exchange.number, plan,
     )  # fmt: skip
 
 
 def scattered_launch(
-    x: Any, w: Any, out: Any, exchange: Exchange, added: Sequence[Any] = (), staging: Any = None
+    x: Any, w: Any, out: Any, exchange: Exchange, added: Sequence[Any] = (), bias: Any = None, staging: Any = None
 ) -> Launch | None:
-    """Return what computes out = (sum over ranks of x @ w)[rows of this rank] + `added`, and sends the others theirs.
+    """Return what computes out = (sum over ranks of x @ w + bias)[rows of this rank] + `added`, and sends the others'.
 
-    x is (ranks * M, K), w (K, N), `out` and each of `added` (M, N), contiguous but for w; sums travel in the type of
+    x is (ranks * M, K), w (K, N), the bias (N,), `out` and each of `added` (M, N), contiguous but for w; sums travel in the type of
     `out`. With `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent` tells of each
     part. Return None where no kernel does this in one launch.
     """
@@ -172,7 +172,7 @@ def scattered_launch(
     (rows, columns), depth = d_info.shape, a_info.shape[1]
     a = Matrix(a_info, x, (rows, depth, exchange.size), (depth, 1, rows * depth))
     b, d = matrix_of(b_info, w).transposed, Matrix(d_info, out, (rows, columns, 1), (columns, 1, rows * columns))
-    found = _found(SCATTERED, a, b, d, exchange.size)
+    found = _found(SCATTERED, a, b, d, exchange.size, bias)
     if found is None:
         return None
     launcher, plan = found
@@ -184,7 +184,7 @@ def scattered_launch(
     arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
     more = [each.reshape(rows, columns, 1) for each in added]
     return launcher, (
-        d.view(), a.view(), b.view(), more, slots, arrived, flags, exchange.told, exchange.counters,
+        d.view(), a.view(), b.view(), more, _of_columns(bias, d), slots, arrived, flags, exchange.told, exchange.counters,
         exchange.rank, rows_of_parts(rows), exchange.number, staging is not None, plan,
     )  # fmt: skip
 
@@ -195,14 +195,22 @@ def _described(array: Any) -> ArrayInfo:
     return found
 
 
-def _found(family: RingFamily, a: Matrix, b: Matrix, d: Matrix, ranks: int) -> tuple[Launcher, HopperPlan] | None:
+def _of_columns(bias: Any, d: Matrix) -> list[Any]:
+    """Return a bias as a matrix of the shape of d, if there is one."""
+    return [] if bias is None else [Matrix(_described(bias), bias, d.shape, (0, 1, 0)).view()]
+
+
+def _found(
+    family: RingFamily, a: Matrix, b: Matrix, d: Matrix, ranks: int, bias: Any
+) -> tuple[Launcher, HopperPlan] | None:
     """Return what launches a product, None where the kernel does not take it."""
     if isinstance(d.info.device, str) and not family.is_simulated:
         return None
     (m, k, _), (n, _, _) = a.shape, b.shape
     types = types_of(a.info.dtype, b.info.dtype, d.info.dtype, None)
     operands = a.mapped(), b.mapped(), d.mapped_result()
-    problem = Problem(m, n, k, ranks, *operands, types.compute, types.accumulator)
+    added = None if bias is None else _described(bias).dtype
+    problem = Problem(m, n, k, ranks, *operands, types.compute, types.accumulator, bias=added)
     if problem.promotes and family is SCATTERED:
         return None
     return _chosen(family, problem, machine_of(d.info.device))

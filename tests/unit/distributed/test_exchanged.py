@@ -78,8 +78,9 @@ def program(
         x, w = random.integers(-3, 4, (rank.size, m, k)), random.integers(-3, 4, (k, n))
         out = np.full((rank.size * m, n), np.nan, np.float32)
         columns = w.astype(dtype) if major == "N" else np.ascontiguousarray(w.T.astype(dtype)).T
-        tw.distributed.all_gather_matmul(x[rank.rank].astype(dtype), columns, out, buffer)
-        is_right = is_right and np.array_equal(out, x.reshape(-1, k) @ w)
+        bias = None if call % 2 == 0 else random.integers(-3, 4, n).astype(np.float32)
+        tw.distributed.all_gather_matmul(x[rank.rank].astype(dtype), columns, out, buffer, bias)
+        is_right = is_right and np.array_equal(out, x.reshape(-1, k) @ w + (0 if bias is None else bias))
     return is_right
 
 
@@ -110,8 +111,10 @@ def scatters(
         else:
             out, expected = np.full((m, n), np.nan, np.float32), expected[rank.rank * m : (rank.rank + 1) * m]
             residual = None if call % 2 == 0 else random.integers(-3, 4, (m, n)).astype(np.float32) + rank.rank
-            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer, residual)
+            bias = None if call % 3 < 2 else np.arange(n, dtype=np.float32) + rank.rank
+            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer, residual, bias)
             expected = expected + (0 if residual is None else residual)
+            expected = expected + (0 if bias is None else rank.size * np.arange(n) + rank.size * (rank.size - 1) // 2)
         is_right = is_right and np.array_equal(out, expected)
     return is_right
 
@@ -311,9 +314,9 @@ def test_nothing_spills(family: RingFamily, problem: Problem, configuration: Hop
     exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero
     launcher, plan = family.launch(problem, configuration, H200)
     if family is exchanged.SCATTERED:
-        arguments: tuple[Any, ...] = (d, several, b, [], [d], [d], *exchange, 1024, zero, False, plan)
+        arguments: tuple[Any, ...] = (d, several, b, [], [], [d], [d], *exchange, 1024, zero, False, plan)
     else:
-        arguments = (d, own, b, several, [own], *exchange, (1024, k), zero, plan)
+        arguments = (d, own, b, [], several, [own], *exchange, (1024, k), zero, plan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = launcher.resources(*arguments, arch="sm_90a")
