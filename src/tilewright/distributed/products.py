@@ -32,9 +32,9 @@ _ALONE = 1024  # of one beside which nothing runs
 def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, bias: Any = None) -> Any:
     """Compute out = concatenate(x of rank 0, x of rank 1, ...) @ w + bias on every rank, and return `out`.
 
-    x is (M, K) on each rank, w is (K, N) and `out` (size * M, N), all rows contiguous; `bias` (N,) has the type of
-    `out`, and `buffer` is an `ExchangeBuffer(group, (M, K), dtype of x)`. The rank sends its rows to the others, multiplies its own, and then
-    theirs in the order of the ring, each part as soon as it has come.
+    x is (M, K) on each rank, w is (K, N) and `out` (size * M, N), all rows contiguous; the bias is (N,) of the type of
+    `out`, and `buffer` an `ExchangeBuffer(group, (M, K), dtype of x)`. The rank sends its rows to the others,
+    multiplies its own, and then theirs in the order of the ring, each part as soon as it has come.
 
     >>> import numpy as np, tilewright as tw
     >>> def main(rank):

@@ -45,11 +45,11 @@ def matmul_scattered(
 ):
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 
-    P[m, n, r] = sum over k of A[m, k, r] * B[n, k] + bias goes to `slots`, matrices in the memory of the other ranks r, those
-    behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks; the matrices
-    `more` are added too. `rows` are told of at once. `flags` are what the other ranks wait for, in the order of the
-    slots, and `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters`
-    has a zero for each part of each slot.
+    P[m, n, r] = sum over k of A[m, k, r] * B[n, k] + bias goes to `slots`, matrices in the memory of the other ranks r,
+    those behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks; the
+    matrices `more` are added too. `rows` are told of at once. `flags` are what the other ranks wait for, in the order
+    of the slots, and `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come.
+    `counters` has a zero for each part of each slot.
 
     With `staged` copy engines send: `slots` is one array of the rank's own, (M, N, other ranks), and `flags` one, of
     which [n, i] becomes `number` when part i for the n-th of them is complete.

@@ -137,10 +137,10 @@ Launch = tuple[Launcher, tuple[Any, ...]]
 def gathered_launch(
     x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange, bias: Any = None, *, sends: bool = True
 ) -> Launch | None:
-    """Return what computes out = concatenate(x of rank 0, x of rank 1, ...) @ w + bias, and sends x by `part`, if asked.
+    """Return what computes out = concatenate(x of rank 0, x of rank 1, ...) @ w + bias, and sends x by `part`.
 
-    x is (M, K), w (K, N), `out` (ranks * M, N) and the bias (N,), contiguous but for w. Return None where no kernel
-    does this in one launch.
+    x is (M, K), w (K, N), `out` (ranks * M, N) and the bias (N,), contiguous but for w. With `sends` false others send
+    x. Return None where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, depth), columns = a_info.shape, b_info.shape[1]
@@ -154,8 +154,8 @@ def gathered_launch(
     arrived = Matrix(come, exchange.arrived, (rows, depth, exchange.size), (depth, 1, come.strides[0]))
     slots = [slot.reshape(rows, depth) for slot in exchange.slots if sends]
     return launcher, (
-        d.view(), x, b.view(), _of_columns(bias, d), arrived.view(), slots, list(exchange.flags) if sends else [], exchange.told,
-        exchange.counters, exchange.rank, part, exchange.number, plan,
+        d.view(), x, b.view(), _of_columns(bias, d), arrived.view(), slots, list(exchange.flags) if sends else [],
+        exchange.told, exchange.counters, exchange.rank, part, exchange.number, plan,
     )  # fmt: skip
 
 
@@ -164,9 +164,9 @@ def scattered_launch(
 ) -> Launch | None:
     """Return what computes out = (sum over ranks of x @ w + bias)[rows of this rank] + `added`, and sends the others'.
 
-    x is (ranks * M, K), w (K, N), the bias (N,), `out` and each of `added` (M, N), contiguous but for w; sums travel in the type of
-    `out`. With `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent` tells of each
-    part. Return None where no kernel does this in one launch.
+    x is (ranks * M, K), w (K, N), the bias (N,), `out` and each of `added` (M, N), contiguous but for w; sums travel
+    in the type of `out`. With `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent`
+    tells of each part. Return None where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, columns), depth = d_info.shape, a_info.shape[1]
@@ -184,8 +184,8 @@ def scattered_launch(
     arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
     more = [each.reshape(rows, columns, 1) for each in added]
     return launcher, (
-        d.view(), a.view(), b.view(), more, _of_columns(bias, d), slots, arrived, flags, exchange.told, exchange.counters,
-        exchange.rank, rows_of_parts(rows), exchange.number, staging is not None, plan,
+        d.view(), a.view(), b.view(), more, _of_columns(bias, d), slots, arrived, flags, exchange.told,
+        exchange.counters, exchange.rank, rows_of_parts(rows), exchange.number, staging is not None, plan,
     )  # fmt: skip
 
 

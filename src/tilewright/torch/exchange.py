@@ -138,19 +138,20 @@ def gathered_products_operator(
     x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str, are_read: bool
 ) -> list[torch.Tensor]:
     """Gather rows and multiply them by each weight: what graphs are given. The rows come first, if they `are_read`."""
-    found, first = _group_of(group), []
+    found, products = _group_of(group), []
 
     def gather() -> None:
-        first.append(symmetric.gathered(x, weights[0], found, biases[0]))
+        products.append(symmetric.gathered(x, weights[0], found, biases[0]))
 
     rows = symmetric.rows_beside(x, found, gather, are_gathered=True)
     if rows is None:
         rows, *products = _gathered_products(x, weights, biases, found)
     else:  # they lie where the next call writes
-        products = [*first, *(x.new_empty((*first[0].shape[:-1], w.shape[1])) for w in weights[1:])]
-        for w, bias, y in zip(weights[1:], biases[1:], products[1:], strict=True):
-            _product(rows, w, y.view(-1, w.shape[1]), bias)
-        rows = rows.clone().view(-1, *x.shape[1:]) if are_read else rows
+        for w, bias in zip(weights[1:], biases[1:], strict=True):
+            y = x.new_empty(rows.shape[0], w.shape[1])
+            _product(rows, w, y, bias)
+            products.append(y.unflatten(0, (-1, *x.shape[1:-1])))
+        rows = rows.clone().unflatten(0, (-1, *x.shape[1:-1])) if are_read else rows
     return [rows if are_read else x.new_empty(0), *products]
 
 
