@@ -90,7 +90,8 @@ class RingFamily:
         are_boxes = problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES and problem.d.dtype.bytes in (2, 4)
         if self._stores_boxes and not are_boxes:
             return found
-        most = 192 if are_boxes else 160  # accumulators of a thread in ping-pong: with more, some are spilled
+        # Accumulators of a thread in ping-pong: with more, some are spilled.
+        most = 128 if problem.has_bias else 192 if are_boxes else 160
         for candidate in Hopper().candidates(problem, machine):
             c, prediction = candidate.configuration, candidate.prediction
             assert isinstance(c, HopperConfiguration), c

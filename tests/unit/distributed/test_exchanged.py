@@ -179,6 +179,27 @@ def test_what_the_kernel_does_not_take_is_computed_by_launches() -> None:
     assert not kernel.launched
 
 
+@pytest.mark.parametrize(
+    ("name", "extents", "tile"),
+    [
+        ("GATHERED", (512, 4096, 8192), (128, 128, 64)),
+        ("SCATTERED", (512, 8192, 4096), (128, 128, 64)),
+        ("GATHERED", (2048, 4096, 8192), (128, 256, 64)),  # of other ranks' rows, when they have come
+    ],
+)
+def test_few_rows_take_tiles_that_hide_how_long_ranks_wait(
+    name: str, extents: tuple[int, int, int], tile: tuple[int, int, int]
+) -> None:
+    """Of 1024 x 8192 x 8192 over two ranks each block has several tiles in ping-pong."""
+    a, b = Operand(tw.bfloat16, "K", 16), Operand(tw.bfloat16, "MN", 16)
+    problem = Problem(*extents, 2, a, b, b, tw.bfloat16, tw.float32)
+    family: RingFamily = getattr(exchanged, name)
+    found = family.choose(problem, H200)
+    assert found is not None and (found.tile, found.is_ping_pong) == (tile, tile[1] == 128)
+    with_bias = family.configurations(replace(problem, bias=tw.bfloat16), H200)
+    assert with_bias and not any(c.is_ping_pong and c.tile[:2] == (128, 192) for c in with_bias)
+
+
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.sampled_from([1, 2, 4, 8]))
 @examples(50, 500)
 def test_parts_are_few_and_made_of_whole_tiles(rows: int, depth: int, bytes: int) -> None:
