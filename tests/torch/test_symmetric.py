@@ -131,6 +131,34 @@ def test_gradients_of_simulated_ranks(calls: Any, operator: Any, monkeypatch: py
     assert tw.simulate(ranks=2).run(main) == [6, 6]
 
 
+@pytest.mark.parametrize("are_read", [True, False])
+def test_several_products_of_graphs_by_simulated_ranks(are_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With biases or without, and rows that stay when the next call has written the slots; nothing goes another way."""
+    groups: dict[str, Simulated] = {}
+    monkeypatch.setattr(symmetric, "_group", lambda x, group: group)
+    monkeypatch.setattr(exchange, "_group_of", groups.__getitem__)
+    for name in ("_gathered_products", "_scattered_products"):
+        monkeypatch.delattr(exchange, name)
+    x, more = ([numbers(n + seed, 4, 2, 24) for n in range(2)] for seed in (0, 40))
+    gather, scatter = exchange.gathered_products_operator, exchange.scattered_products_operator
+
+    def main(rank: Rank) -> bool:
+        name, n = f"{rank.rank}", rank.rank
+        groups[name] = Simulated(rank)
+        weights, biases = [numbers(9 + n, 24, 8), numbers(11 + n, 24, 5)], [numbers(13 + n, 16)[::2], None]
+        calls = [gather.__wrapped__(each[n], weights, biases, name, are_read) for each in (x, more, more)]
+        for (rows, *found), each in zip(calls, (x, more, more), strict=True):
+            whole = torch.cat(each)
+            assert torch.equal(rows, whole) if are_read else rows.numel() == 0
+            assert torch.equal(found[0], whole @ weights[0] + biases[0]) and torch.equal(found[1], whole @ weights[1])
+        downs, offsets = [numbers(20 + n, 24, 8), numbers(22 + n, 24, 8)], [None, numbers(24 + n, 8)]
+        y = scatter.__wrapped__([x[n], more[n]], downs, offsets, name)
+        sums = [x[r] @ numbers(20 + r, 24, 8) + more[r] @ numbers(22 + r, 24, 8) + numbers(24 + r, 8) for r in range(2)]
+        return torch.equal(y, sum(sums).chunk(2)[n])
+
+    assert tw.simulate(ranks=2).run(main) == [True, True]
+
+
 def test_groups_without_gpus_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="takes a process group, and there is none"):
         tw.torch.use_symmetric_memory()

@@ -29,12 +29,12 @@ _BLOCKS = 64  # of the kernels that move and add: fewer than multiprocessors, so
 _ALONE = 1024  # of one beside which nothing runs
 
 
-def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
-    """Compute out = concatenate(x of rank 0, x of rank 1, ...) @ w on every rank, and return `out`.
+def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, bias: Any = None) -> Any:
+    """Compute out = concatenate(x of rank 0, x of rank 1, ...) @ w + bias on every rank, and return `out`.
 
-    x is (M, K) on each rank, w is (K, N) and `out` (size * M, N), all rows contiguous; `buffer` is an
-    `ExchangeBuffer(group, (M, K), dtype of x)`. The rank sends its rows to the others, multiplies its own, and then
-    theirs in the order of the ring, each part as soon as it has come.
+    x is (M, K) on each rank, w is (K, N) and `out` (size * M, N), all rows contiguous; the bias is (N,) of the type of
+    `out`, and `buffer` an `ExchangeBuffer(group, (M, K), dtype of x)`. The rank sends its rows to the others,
+    multiplies its own, and then theirs in the order of the ring, each part as soon as it has come.
 
     >>> import numpy as np, tilewright as tw
     >>> def main(rank):
@@ -47,18 +47,19 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
     Raises `ArgumentError` for shapes and types that do not fit each other or the buffer.
     """
     name = "all_gather_matmul"
-    if _is_repeated(name, buffer, out, x, w):
+    kind, more = _kind(name, bias=bias)
+    if _is_repeated(kind, buffer, out, x, w, *more):
         return out
     rows, depth = _matrix(name, "x", x).shape
-    _product(name, (size_of(buffer, name) * rows, depth), w, out)
+    _product(name, (size_of(buffer, name) * rows, depth), w, out, bias)
     _demand_buffer(name, buffer, (rows, depth), x)
     with buffer:
         part = parts_of(rows, depth, buffer.dtype.bytes)
         if buffer.size > 1:
             engine = sender_for(buffer, x, part)
-            launch = gathered_launch(x, w, out, part, buffer.exchange(-1), sends=engine is None)
+            launch = gathered_launch(x, w, out, part, buffer.exchange(-1), bias, sends=engine is None)
             if launch is not None:
-                _launch(name, buffer, (out, x, w), *launch, engine)
+                _launch(kind, buffer, (out, x, w, *more), *launch, engine)
                 return out
         parts = prod(-(-extent // each) for extent, each in zip((rows, depth), part, strict=True))
         # The next rank to read what this one sends is the one before it.
@@ -69,7 +70,7 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer) -> Any:
             if step > 0:
                 buffer.wait(sender, parts=parts)
                 rows_of = buffer.slot(buffer.rank, sender).reshape(rows, depth)
-            matmul(rows_of, w, out=out[sender * rows : (sender + 1) * rows])
+            matmul(rows_of, w, out=out[sender * rows : (sender + 1) * rows], bias=bias)
     return out
 
 
@@ -98,14 +99,16 @@ def send_beside(x: Any, buffer: ExchangeBuffer, launch: Callable[[], None]) -> N
     buffer.wait(buffer.ring(1), buffer.size - 1, parts)
 
 
-def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, residual: Any = None) -> Any:
-    """Compute out = (sum over ranks of x @ w)[rows of this rank] + residual, and return `out`.
+def matmul_reduce_scatter(
+    x: Any, w: Any, out: Any, buffer: ExchangeBuffer, residual: Any = None, bias: Any = None
+) -> Any:
+    """Compute out = (sum over ranks of x @ w + bias)[rows of this rank] + residual, and return `out`.
 
     x is (size * M, K), w is (K, N), of each rank its own part of K, and `out` is (M, N): rank r gets rows r * M to
     (r + 1) * M. `buffer` is an `ExchangeBuffer(group, (M, N), dtype)`, where `dtype` is that in which products travel:
     tw.float32, or the type of `out`, which takes less time. The products for the other ranks are written to their
     memory as they are computed, the rank's own last. Sums are in float32, and have the same bits in each run. The
-    residual has the shape and the type of `out`, and is the rank's own.
+    residual has the shape of `out` and the bias (N,); both are the rank's own, of the type of `out`.
 
     >>> import numpy as np, tilewright as tw
     >>> def main(rank):
@@ -118,12 +121,12 @@ def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, resi
     Raises `ArgumentError` for shapes and types that do not fit each other or the buffer, and for rows that the ranks do
     not divide.
     """
-    name, added = "matmul_reduce_scatter", () if residual is None else (residual,)
-    kind = name if residual is None else f"{name} + residual"
-    if _is_repeated(kind, buffer, out, x, w, *added):
+    name = "matmul_reduce_scatter"
+    kind, more = _kind(name, residual=residual, bias=bias)
+    if _is_repeated(kind, buffer, out, x, w, *more):
         return out
     rows = _rows_of_rank(name, x, buffer)
-    _product(name, (rows, _matrix(name, "x", x).shape[1]), w, out)
+    _product(name, (rows, _matrix(name, "x", x).shape[1]), w, out, bias)
     _demand_buffer(name, buffer, (rows, _matrix(name, "w", w).shape[1]), None, out)
     if residual is not None:
         given, made = _matrix(name, "residual", residual), _matrix(name, "out", out)
@@ -131,7 +134,7 @@ def matmul_reduce_scatter(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, resi
             what = f"{shown(given.shape)} of {given.dtype}, and out {shown(made.shape)} of {made.dtype}"
             raise ArgumentError(f"{name}: residual is {what}")
     with buffer:
-        _reduce(kind, x, w, rows, [out], buffer, added)
+        _reduce(kind, x, w, rows, [out], buffer, more, residual, bias)
     return out
 
 
@@ -170,19 +173,30 @@ def matmul_all_reduce(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, results:
 
 
 def _reduce(
-    name: str, x: Any, w: Any, rows: int, targets: Sequence[Any], buffer: ExchangeBuffer, added: Sequence[Any] = ()
+    kind: str,
+    x: Any,
+    w: Any,
+    rows: int,
+    targets: Sequence[Any],
+    buffer: ExchangeBuffer,
+    more: Sequence[Any] = (),
+    residual: Any = None,
+    bias: Any = None,
 ) -> None:
-    """Write the rank's products to the ranks whose rows they are, and add up those that come to the targets."""
-    columns = buffer.shape[1]
+    """Write the rank's products to the ranks whose rows they are, and add up those that come to the targets.
+
+    `more` are those of residual and bias that are there.
+    """
+    columns, added = buffer.shape[1], () if residual is None else (residual,)
     own = targets[0].reshape(rows, columns)
-    is_done = _launch_again(name, buffer, (own, x, w, *added))
+    is_done = _launch_again(kind, buffer, (own, x, w, *more))
     if not is_done and buffer.size > 1 and _is_alike(buffer, own):
         engine = sender_for(buffer, own, (rows_of_parts(rows), columns), is_staged=True)
         staging = None if engine is None else engine.staging
-        launch = scattered_launch(x, w, own, buffer.exchange(1), added, staging)
+        launch = scattered_launch(x, w, own, buffer.exchange(1), added, bias, staging)
         is_done = launch is not None
         if launch is not None:
-            _launch(name, buffer, (own, x, w, *added), *launch, engine)
+            _launch(kind, buffer, (own, x, w, *more), *launch, engine)
     if is_done:
         if targets[1:]:
             push[_blocks(rows * columns), THREADS](list(targets[1:]), targets[0])
@@ -190,7 +204,7 @@ def _reduce(
     for step in range(1, buffer.size + 1):
         reader = buffer.ring(step)
         part = buffer.slot(reader, buffer.rank).reshape(rows, columns)
-        matmul(x[reader * rows : (reader + 1) * rows], w, out=part)
+        matmul(x[reader * rows : (reader + 1) * rows], w, out=part, bias=bias)
         buffer.tell([reader])
     buffer.wait(buffer.ring(0), buffer.size, -(-rows // rows_of_parts(rows)))
     more = [each.reshape(-1) for each in added]
@@ -198,6 +212,12 @@ def _reduce(
 
 
 # --- calls that are repeated ---------------------------------------------------------------------------------------
+
+
+def _kind(name: str, **arrays: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of calls to which those arrays are given that are not None, and these."""
+    found = {each: array for each, array in arrays.items() if array is not None}
+    return " + ".join((name, *found)), tuple(found.values())
 
 
 def _is_repeated(name: str, buffer: object, *arrays: Any) -> bool:
@@ -259,7 +279,7 @@ def _launch(
         engine.beside(launch, pointer_of(arrays[1]), buffer.calls)
     again = launcher.repeat(args)
     if again is not None:
-        signature = buffer.met.setdefault(name, Signature(("out", "x", "w", "residual")[: len(arrays)]))
+        signature = buffer.met.setdefault(name, Signature(("out", "x", "w", *name.split(" + ")[1:])))
         _, (call, pointers, _) = signature.read(arrays)
         values = tuple([value for value, _ in launcher.passed(args)])
         begin = len(pointers)
@@ -303,8 +323,8 @@ def _matrix(function: str, name: str, array: Any) -> ArrayInfo:
     return info
 
 
-def _product(function: str, shape: tuple[int, ...], w: Any, out: Any) -> None:
-    """Raise `ArgumentError` where w and out do not fit matrices of a shape."""
+def _product(function: str, shape: tuple[int, ...], w: Any, out: Any, bias: Any = None) -> None:
+    """Raise `ArgumentError` where w, out and bias do not fit matrices of a shape."""
     depth, columns = _matrix(function, "w", w).shape
     if depth != shape[1]:
         raise ArgumentError(f"{function}: x has {shape[1]} columns, and w {depth} rows")
@@ -313,6 +333,9 @@ def _product(function: str, shape: tuple[int, ...], w: Any, out: Any) -> None:
         raise ArgumentError(f"{function}: out has shape {found.shape}, and the result {(shape[0], columns)}")
     if 0 in (*shape, columns):
         raise ArgumentError(f"{function}: a matrix is empty", help="leave the call out")
+    info = None if bias is None else describe(bias)
+    if bias is not None and (info is None or (info.shape, info.strides, info.dtype) != ((columns,), (1,), found.dtype)):
+        raise ArgumentError(f"{function}: bias is a contiguous vector of {columns} elements of {found.dtype}")
 
 
 def _rows_of_rank(function: str, x: Any, buffer: ExchangeBuffer) -> int:

@@ -30,8 +30,8 @@ _VECTORS = 4  # of 16 bytes, that a thread reads before it writes them
 
 
 @tw.kernel
-def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, part, number, plan: tw.constexpr):
-    """Compute D[m, n, r] = sum over k of A_r[m, k] * B[n, k] for each rank r, where A_r are the rows of rank r.
+def matmul_gathered(D, A, B, bias, arrived, slots, flags, told, counters, rank, part, number, plan: tw.constexpr):
+    """Compute D[m, n, r] = sum over k of A_r[m, k] * B[n, k] + bias for each rank r, where A_r are the rows of rank r.
 
     A are the own rows, `arrived[m, k, r]` those that rank r writes to this one. The own ones go to `slots`, matrices in
     the memory of the other ranks, in the order in which they are listed; where none is, copy engines send them. `part`
@@ -69,7 +69,7 @@ def matmul_gathered(D, A, B, arrived, slots, flags, told, counters, rank, part, 
             send(A, slots, flags, counters, part, rank, number)
     else:
         tw.set_registers(BESIDE_SENDERS if sends else CONSUMER_REGISTERS)
-        results = Results(plan, plan.epilogue, sD, D, (), 1, 0)
+        results = Results(plan, plan.epilogue, sD, D, bias, 1, 0)
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here

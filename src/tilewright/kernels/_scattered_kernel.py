@@ -26,15 +26,29 @@ from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUC
 
 @tw.kernel
 def matmul_scattered(
-    D, A, B, more, slots, arrived, flags, told, counters, rank, rows, number, staged: tw.constexpr, plan: tw.constexpr
+    D,
+    A,
+    B,
+    more,
+    bias,
+    slots,
+    arrived,
+    flags,
+    told,
+    counters,
+    rank,
+    rows,
+    number,
+    staged: tw.constexpr,
+    plan: tw.constexpr,
 ):
     """Compute D[m, n] = P[m, n, rank] + the sum over other ranks r of what they send, where P = A * B of this rank.
 
-    P[m, n, r] = sum over k of A[m, k, r] * B[n, k] goes to `slots`, matrices in the memory of the other ranks r, those
-    behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks; the matrices
-    `more` are added too. `rows` are told of at once. `flags` are what the other ranks wait for, in the order of the
-    slots, and `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters`
-    has a zero for each part of each slot.
+    P[m, n, r] = sum over k of A[m, k, r] * B[n, k] + bias goes to `slots`, matrices in the memory of the other ranks r,
+    those behind this one in the ring first, by TMA as D. `arrived` are what they send, in the order of ranks; the
+    matrices `more` are added too. `rows` are told of at once. `flags` are what the other ranks wait for, in the order
+    of the slots, and `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come.
+    `counters` has a zero for each part of each slot.
 
     With `staged` copy engines send: `slots` is one array of the rank's own, (M, N, other ranks), and `flags` one, of
     which [n, i] becomes `number` when part i for the n-th of them is complete.
@@ -51,6 +65,8 @@ def matmul_scattered(
         if tw.thread_idx.x == 0:
             state = ring.producer()
             for row, column, reader, _split in works:
+                if reader == rank:
+                    fetch(plan, arrived, sD, (row * plan.cluster + place, column, 0))
                 for k_tile in range(works.k_tiles):
                     with state.fill() as (stage, full):
                         tile = tile_of(plan, A, (m, k), (plan.cluster * row + place, k_tile, reader))
@@ -59,21 +75,36 @@ def matmul_scattered(
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         parts = Parts(D.shape[:2], (rows, D.shape[1]))
-        post = Post(plan, works, parts, sD, slots, flags, counters, rank, number, staged)
-        results = Sums(plan, sD, D, post, Inbox(plan, [*arrived, *more], told, rank, number))
+        post = Post(plan, works, parts, sD, bias, slots, flags, counters, rank, number, staged)
+        results = Sums(plan, D, post, Inbox(plan, [*arrived, *more], told, rank, number))
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
 
 
+@tw.function
+def fetch(plan, arrived, sD, place):
+    """Begin to fetch to L2 what others have sent for a tile. What comes later is written there, too."""
+    pieces, buffer = Pieces(plan, place, 0), sD[:, :, 0]
+    for parts in arrived:
+        for wave in tw.static_range(pieces.waves * pieces.groups):
+            for piece in tw.static_range(pieces.parts):
+                where = place[0] * pieces.waves * pieces.groups + wave, place[1] * pieces.parts + piece
+                tile = tw.local_tile(parts[:, :, 0], plan.part.tiler_mn, where, guard=True)
+                tw.prefetch(tw.atoms.SM90_TMA_LOAD, tile, buffer)
+
+
 class Post:
-    """What a consumer sends. It tells of a tile when it comes to the next one: then the stores are complete."""
+    """What a consumer sends. It tells of a tile when it comes to the next one: then the stores are complete.
+
+    In ping-pong that is ahead of the next one's products, while the other consumer multiplies.
+    """
 
     __tilewright_state__ = True  # `target` and `part` change on the device
 
-    def __init__(self, plan, works, parts, sD, slots, flags, counters, rank, number, is_staged):
+    def __init__(self, plan, works, parts, sD, bias, slots, flags, counters, rank, number, is_staged):
         self.plan, self.works, self.parts, self.sD, self.is_staged = plan, works, parts, sD, is_staged
-        self.slots, self.flags, self.counters = slots, flags, counters
+        self.bias, self.slots, self.flags, self.counters = bias, slots, flags, counters
         self.rank, self.number = rank, number
         self.target, self.part = tw.int32(-1), tw.int32(0)  # of the tile that is not told of; -1: there is none
 
@@ -86,9 +117,12 @@ class Post:
         for n in tw.static_range(len(self.slots)):
             if self.is_staged or self.target == n:
                 where = row, column, self.target if self.is_staged else 0
-                finish(
-                    self.plan, self.plan.epilogue, acc, self.sD, self.slots[n], (), where, consumer, 1, 0, None, owner
-                )
+                self.store(acc, self.slots[n], where, consumer, owner)
+
+    @tw.function
+    def store(self, acc, target, place, consumer, owner):
+        """Store the results of a tile."""
+        finish(self.plan, self.plan.epilogue, acc, self.sD, target, self.bias, place, consumer, 1, 0, None, owner)
 
     @tw.function
     def tell(self):
@@ -147,16 +181,20 @@ class Sums:
 
     __tilewright_state__ = True  # `post` and `inbox` change on the device
 
-    def __init__(self, plan, sD, D, post, inbox):
-        self.plan, self.sD, self.D, self.post, self.inbox = plan, sD, D, post, inbox
+    def __init__(self, plan, D, post, inbox):
+        self.plan, self.D, self.post, self.inbox = plan, D, post, inbox
 
+    @tw.function
     def begin(self, place, consumer):
-        """Read nothing ahead: what others send may not be there."""
+        """Tell of the tile before in ping-pong, and read nothing ahead: what others send may not be there."""
+        if self.plan.is_ping_pong:
+            self.post.tell()
 
     @tw.function
     def settle(self):
-        """Tell of the tile before, ahead of any turn to store: other ranks may wait for it while one's turn is away."""
-        self.post.tell()
+        """Tell of the tile before, which the stores of this one would wait for."""
+        if not self.plan.is_ping_pong:
+            self.post.tell()
 
     @tw.function
     def finish(self, acc, place, consumer, ready=None, owner=None):
@@ -165,7 +203,7 @@ class Sums:
         if reader == self.post.rank:
             own = row, column, 0
             self.inbox.add(acc, own, self.post.parts.of(row * self.plan.tile[0], 0), consumer)
-            finish(self.plan, self.plan.epilogue, acc, self.sD, self.D, (), own, consumer, 1, 0, None, owner)
+            self.post.store(acc, self.D, own, consumer, owner)
         else:
             self.post.send(acc, place, consumer, owner)
 

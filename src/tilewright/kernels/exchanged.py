@@ -25,6 +25,9 @@ from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.transactions import ROW
 
 MOST_PARTS = 8
+# Microseconds, estimates: what other ranks send comes later by so much than the launch begins, and a cooperative tile
+# waits so long for its stores to another rank.
+_LATENCY_US, _STORES_US = 8.0, 4.0
 _PART_ROWS = 1024  # at least: the rows of the tiles that blocks compute at once
 
 
@@ -87,7 +90,8 @@ class RingFamily:
         are_boxes = problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES and problem.d.dtype.bytes in (2, 4)
         if self._stores_boxes and not are_boxes:
             return found
-        most = 192 if are_boxes else 160  # accumulators of a thread in ping-pong: with more, some are spilled
+        # Accumulators of a thread in ping-pong: with more, some are spilled.
+        most = 128 if problem.has_bias else 192 if are_boxes else 160
         for candidate in Hopper().candidates(problem, machine):
             c, prediction = candidate.configuration, candidate.prediction
             assert isinstance(c, HopperConfiguration), c
@@ -96,8 +100,17 @@ class RingFamily:
             is_other = c.consumers != CONSUMERS
             is_other |= c.cluster > 1 or c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large
             if prediction is not None and not is_other:
-                found[c] = prediction.us
+                found[c] = prediction.us + self._waits(problem, c)
         return found
+
+    def _waits(self, problem: Problem, c: HopperConfiguration) -> float:
+        """Return the microseconds that nothing hides where a rank has few rows, which a kernel sends by itself."""
+        if problem.m > _PART_ROWS:
+            return 0.0
+        m, n, _ = c.tile
+        waves = -(-(-(-problem.m // m) * -(-problem.n // n) * problem.batch) // c.blocks)
+        in_turn = self._stores_boxes and not c.is_ping_pong
+        return _LATENCY_US * (waves == 1) + _STORES_US * waves * in_turn
 
     def choose(self, problem: Problem, machine: Machine) -> HopperConfiguration | None:
         """Return the configuration that is predicted to be fastest, None where the kernel does not take a problem."""
@@ -124,18 +137,18 @@ Launch = tuple[Launcher, tuple[Any, ...]]
 
 
 def gathered_launch(
-    x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange, *, sends: bool = True
+    x: Any, w: Any, out: Any, part: tuple[int, int], exchange: Exchange, bias: Any = None, *, sends: bool = True
 ) -> Launch | None:
-    """Return what computes out = concatenate(x of rank 0, x of rank 1, ...) @ w, and sends x by `part`, if it `sends`.
+    """Return what computes out = concatenate(x of rank 0, x of rank 1, ...) @ w + bias, and sends x by `part`.
 
-    x is (M, K), w (K, N) and `out` (ranks * M, N), contiguous but for w. Return None where no kernel does this in one
-    launch.
+    x is (M, K), w (K, N), `out` (ranks * M, N) and the bias (N,), contiguous but for w. With `sends` false others send
+    x. Return None where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, depth), columns = a_info.shape, b_info.shape[1]
     a, b = Matrix(a_info, x, (rows, depth, 1), (depth, 1, 0)), matrix_of(b_info, w).transposed
     d = Matrix(d_info, out, (rows, columns, exchange.size), (columns, 1, rows * columns))
-    found = _found(GATHERED, a, b, d, exchange.size)
+    found = _found(GATHERED, a, b, d, exchange.size, bias)
     if found is None or a.mapped().alignment < VECTOR_BYTES:  # of what is sent
         return None
     launcher, plan = found
@@ -143,25 +156,25 @@ def gathered_launch(
     arrived = Matrix(come, exchange.arrived, (rows, depth, exchange.size), (depth, 1, come.strides[0]))
     slots = [slot.reshape(rows, depth) for slot in exchange.slots if sends]
     return launcher, (
-        d.view(), x, b.view(), arrived.view(), slots, list(exchange.flags) if sends else [], exchange.told,
-        exchange.counters, exchange.rank, part, exchange.number, plan,
+        d.view(), x, b.view(), _of_columns(bias, d), arrived.view(), slots, list(exchange.flags) if sends else [],
+        exchange.told, exchange.counters, exchange.rank, part, exchange.number, plan,
     )  # fmt: skip
 
 
 def scattered_launch(
-    x: Any, w: Any, out: Any, exchange: Exchange, added: Sequence[Any] = (), staging: Any = None
+    x: Any, w: Any, out: Any, exchange: Exchange, added: Sequence[Any] = (), bias: Any = None, staging: Any = None
 ) -> Launch | None:
-    """Return what computes out = (sum over ranks of x @ w)[rows of this rank] + `added`, and sends the others theirs.
+    """Return what computes out = (sum over ranks of x @ w + bias)[rows of this rank] + `added`, and sends the others'.
 
-    x is (ranks * M, K), w (K, N), `out` and each of `added` (M, N), contiguous but for w; sums travel in the type of
-    `out`. With `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent` tells of each
-    part. Return None where no kernel does this in one launch.
+    x is (ranks * M, K), w (K, N), the bias (N,), `out` and each of `added` (M, N), contiguous but for w; sums travel
+    in the type of `out`. With `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent`
+    tells of each part. Return None where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, columns), depth = d_info.shape, a_info.shape[1]
     a = Matrix(a_info, x, (rows, depth, exchange.size), (depth, 1, rows * depth))
     b, d = matrix_of(b_info, w).transposed, Matrix(d_info, out, (rows, columns, 1), (columns, 1, rows * columns))
-    found = _found(SCATTERED, a, b, d, exchange.size)
+    found = _found(SCATTERED, a, b, d, exchange.size, bias)
     if found is None:
         return None
     launcher, plan = found
@@ -173,8 +186,8 @@ def scattered_launch(
     arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
     more = [each.reshape(rows, columns, 1) for each in added]
     return launcher, (
-        d.view(), a.view(), b.view(), more, slots, arrived, flags, exchange.told, exchange.counters,
-        exchange.rank, rows_of_parts(rows), exchange.number, staging is not None, plan,
+        d.view(), a.view(), b.view(), more, _of_columns(bias, d), slots, arrived, flags, exchange.told,
+        exchange.counters, exchange.rank, rows_of_parts(rows), exchange.number, staging is not None, plan,
     )  # fmt: skip
 
 
@@ -184,14 +197,22 @@ def _described(array: Any) -> ArrayInfo:
     return found
 
 
-def _found(family: RingFamily, a: Matrix, b: Matrix, d: Matrix, ranks: int) -> tuple[Launcher, HopperPlan] | None:
+def _of_columns(bias: Any, d: Matrix) -> list[Any]:
+    """Return a bias as a matrix of the shape of d, if there is one."""
+    return [] if bias is None else [Matrix(_described(bias), bias, d.shape, (0, 1, 0)).view()]
+
+
+def _found(
+    family: RingFamily, a: Matrix, b: Matrix, d: Matrix, ranks: int, bias: Any
+) -> tuple[Launcher, HopperPlan] | None:
     """Return what launches a product, None where the kernel does not take it."""
     if isinstance(d.info.device, str) and not family.is_simulated:
         return None
     (m, k, _), (n, _, _) = a.shape, b.shape
     types = types_of(a.info.dtype, b.info.dtype, d.info.dtype, None)
     operands = a.mapped(), b.mapped(), d.mapped_result()
-    problem = Problem(m, n, k, ranks, *operands, types.compute, types.accumulator)
+    added = None if bias is None else _described(bias).dtype
+    problem = Problem(m, n, k, ranks, *operands, types.compute, types.accumulator, bias=added)
     if problem.promotes and family is SCATTERED:
         return None
     return _chosen(family, problem, machine_of(d.info.device))

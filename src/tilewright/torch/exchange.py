@@ -104,9 +104,9 @@ def _gathered_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tenso
 
 
 def _gathered_shapes(
-    x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str
+    x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str, are_read: bool
 ) -> list[torch.Tensor]:
-    rows = x.new_empty((x.shape[0] * _group_of(group).size(), *x.shape[1:]))
+    rows = x.new_empty((x.shape[0] * _group_of(group).size(), *x.shape[1:]) if are_read else (0,))
     return [rows, *(_gathered_shape(x, w, group) for w in weights)]
 
 
@@ -135,10 +135,24 @@ def all_gather_matmul_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> 
 
 @op("tilewright::gathered_products", shape=_gathered_shapes)
 def gathered_products_operator(
-    x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str
+    x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str, are_read: bool
 ) -> list[torch.Tensor]:
-    """Gather rows and multiply them by each weight: what gradients need and graphs are given. The rows come first."""
-    return _gathered_products(x, weights, biases, _group_of(group))
+    """Gather rows and multiply them by each weight: what graphs are given. The rows come first, if they `are_read`."""
+    found, products = _group_of(group), []
+
+    def gather() -> None:
+        products.append(symmetric.gathered(x, weights[0], found, biases[0]))
+
+    rows = symmetric.rows_beside(x, found, gather, are_gathered=True)
+    if rows is None:
+        rows, *products = _gathered_products(x, weights, biases, found)
+    else:  # they lie where the next call writes
+        for w, bias in zip(weights[1:], biases[1:], strict=True):
+            y = x.new_empty(rows.shape[0], w.shape[1])
+            _product(rows, w, y, bias)
+            products.append(y.unflatten(0, (-1, *x.shape[1:-1])))
+        rows = rows.clone().unflatten(0, (-1, *x.shape[1:-1])) if are_read else rows
+    return [rows if are_read else x.new_empty(0), *products]
 
 
 @op("tilewright::matmul_reduce_scatter", shape=_scattered_shape, autocast="lower")
@@ -159,9 +173,16 @@ def scattered_products_operator(
 ) -> torch.Tensor:
     """Multiply and add, and give each rank its rows of the sum over all ranks: what graphs are given.
 
-    Biases are the rank's own, one or None for each product.
+    Biases are the rank's own, one or None for each product. By symmetric memory each product is scattered, and added to
+    the sum of those before.
     """
-    return _scattered_products(xs, weights, biases, _group_of(group))
+    found, total = _group_of(group), None
+    for x, w, bias in zip(xs, weights, biases, strict=True):
+        total = symmetric.scattered(x, w, found, total, bias)
+        if total is None:
+            return _scattered_products(xs, weights, biases, found)
+    assert total is not None
+    return total
 
 
 @op("tilewright::matmul_all_reduce", shape=_reduced_shape, autocast="lower")

@@ -352,9 +352,10 @@ def _overlap_gather(graph: Any, gather: _Exchange) -> bool:
         if not outside and biases == [None]:
             rows, found = None, [_call(graph, all_gather_matmul_operator.overload, x, weights[0], gather.group)]
         else:
-            products = _call(graph, gathered_products_operator.overload, x, weights, biases, gather.group)
+            are_read = bool(outside)
+            products = _call(graph, gathered_products_operator.overload, x, weights, biases, gather.group, are_read)
             rows, *found = (_call(graph, operator.getitem, products, n) for n in range(1 + len(taken)))
-            rows = _from_front(graph, rows, gather.mode)
+            rows = _from_front(graph, rows, gather.mode) if are_read else None
         for product, y in zip(taken, found, strict=True):
             y = _from_front(graph, y, gather.mode)
             if _value(product.node).ndim != _value(result).ndim:

@@ -129,8 +129,8 @@ def use_symmetric_memory(group: Any = None, enabled: bool = True) -> None:
         _enabled.discard(name)
 
 
-def gathered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | None:
-    """Return the rows of all ranks times w, None where the group has no symmetric memory.
+def gathered(x: torch.Tensor, w: torch.Tensor, group: Any, bias: torch.Tensor | None = None) -> torch.Tensor | None:
+    """Return the rows of all ranks times w, plus a bias, None where the group has no symmetric memory.
 
     What decides is the same on all ranks.
     """
@@ -143,16 +143,20 @@ def gathered(x: torch.Tensor, w: torch.Tensor, group: Any) -> torch.Tensor | Non
     rows = _rows(x).contiguous()
     y = x.new_empty(own.size * x.shape[0], *x.shape[1:-1], w.shape[1])
     buffer = own.buffer("gather", (rows.shape[0], rows.shape[1]), x.dtype)
-    distributed.all_gather_matmul(rows, w, _rows(y), buffer)
+    distributed.all_gather_matmul(rows, w, _rows(y), buffer, None if bias is None else bias.contiguous())
     return y
 
 
 def scattered(
-    x: torch.Tensor, w: torch.Tensor, group: Any, residual: torch.Tensor | None = None
+    x: torch.Tensor,
+    w: torch.Tensor,
+    group: Any,
+    residual: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
     """Return this rank's rows of the sum of all ranks' products, None where the group has no symmetric memory.
 
-    The residual is added to them.
+    The residual is added to them, and all ranks' biases.
     """
     own = _group(x, group)
     columns = w.shape[1]
@@ -164,7 +168,7 @@ def scattered(
     y = x.new_empty(x.shape[0] // own.size, *x.shape[1:-1], columns)
     buffer = own.buffer("scatter", (rows.shape[0] // own.size, columns), x.dtype)
     more = None if residual is None else residual.reshape(-1, columns).contiguous()
-    distributed.matmul_reduce_scatter(rows, w, _rows(y), buffer, more)
+    distributed.matmul_reduce_scatter(rows, w, _rows(y), buffer, more, None if bias is None else bias.contiguous())
     return y
 
 

@@ -24,6 +24,7 @@ from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.bulk_groups import BulkWait
 from tilewright.instructions.ordered_access import OrderedLoad, OrderedStore
 from tilewright.instructions.proxy_fence import ProxyFence
+from tilewright.instructions.wgmma import WgmmaWait
 from tilewright.ir.effects import Scope
 from tilewright.kernels import exchanged
 from tilewright.kernels._gathered_kernel import matmul_gathered
@@ -78,8 +79,9 @@ def program(
         x, w = random.integers(-3, 4, (rank.size, m, k)), random.integers(-3, 4, (k, n))
         out = np.full((rank.size * m, n), np.nan, np.float32)
         columns = w.astype(dtype) if major == "N" else np.ascontiguousarray(w.T.astype(dtype)).T
-        tw.distributed.all_gather_matmul(x[rank.rank].astype(dtype), columns, out, buffer)
-        is_right = is_right and np.array_equal(out, x.reshape(-1, k) @ w)
+        bias = None if call % 2 == 0 else random.integers(-3, 4, n).astype(np.float32)
+        tw.distributed.all_gather_matmul(x[rank.rank].astype(dtype), columns, out, buffer, bias)
+        is_right = is_right and np.array_equal(out, x.reshape(-1, k) @ w + (0 if bias is None else bias))
     return is_right
 
 
@@ -110,8 +112,10 @@ def scatters(
         else:
             out, expected = np.full((m, n), np.nan, np.float32), expected[rank.rank * m : (rank.rank + 1) * m]
             residual = None if call % 2 == 0 else random.integers(-3, 4, (m, n)).astype(np.float32) + rank.rank
-            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer, residual)
+            bias = None if call % 3 < 2 else np.arange(n, dtype=np.float32) + rank.rank
+            tw.distributed.matmul_reduce_scatter(given, columns, out, buffer, residual, bias)
             expected = expected + (0 if residual is None else residual)
+            expected = expected + (0 if bias is None else rank.size * np.arange(n) + rank.size * (rank.size - 1) // 2)
         is_right = is_right and np.array_equal(out, expected)
     return is_right
 
@@ -188,6 +192,27 @@ def test_what_the_kernel_does_not_take_is_computed_by_launches() -> None:
     assert not kernel.launched
 
 
+@pytest.mark.parametrize(
+    ("name", "extents", "tile"),
+    [
+        ("GATHERED", (512, 4096, 8192), (128, 128, 64)),
+        ("SCATTERED", (512, 8192, 4096), (128, 128, 64)),
+        ("GATHERED", (2048, 4096, 8192), (128, 256, 64)),  # of other ranks' rows, when they have come
+    ],
+)
+def test_few_rows_take_tiles_that_hide_how_long_ranks_wait(
+    name: str, extents: tuple[int, int, int], tile: tuple[int, int, int]
+) -> None:
+    """Of 1024 x 8192 x 8192 over two ranks each block has several tiles in ping-pong."""
+    a, b = Operand(tw.bfloat16, "K", 16), Operand(tw.bfloat16, "MN", 16)
+    problem = Problem(*extents, 2, a, b, b, tw.bfloat16, tw.float32)
+    family: RingFamily = getattr(exchanged, name)
+    found = family.choose(problem, H200)
+    assert found is not None and (found.tile, found.is_ping_pong) == (tile, tile[1] == 128)
+    with_bias = family.configurations(replace(problem, bias=tw.bfloat16), H200)
+    assert with_bias and not any(c.is_ping_pong and c.tile[:2] == (128, 192) for c in with_bias)
+
+
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.sampled_from([1, 2, 4, 8]))
 @examples(50, 500)
 def test_parts_are_few_and_made_of_whole_tiles(rows: int, depth: int, bytes: int) -> None:
@@ -237,11 +262,21 @@ def test_each_word_between_ranks_is_needed(name: str) -> None:
                     object.__setattr__(op, field, strong)
 
 
-@pytest.mark.parametrize(("place", "extents"), [(0, (130, 72, 72)), (1, (64, 64, 72))], ids=["next", "last"])
-def test_a_tile_is_told_of_when_its_stores_are_complete(place: int, extents: tuple[int, int, int]) -> None:
-    """Before the block's next tile, and behind its last one."""
-    with only(COOPERATIVE, "SCATTERED"):
+@pytest.mark.parametrize(
+    ("configuration", "place", "extents"),
+    [(COOPERATIVE, 0, (130, 72, 72)), (COOPERATIVE, 1, (64, 64, 72)), (PING_PONG, 0, (200, 72, 72))],
+    ids=["next", "last", "next, ping-pong"],
+)
+def test_a_tile_is_told_of_when_its_stores_are_complete(
+    configuration: HopperConfiguration, place: int, extents: tuple[int, int, int]
+) -> None:
+    """With the block's next tile, in ping-pong before its products, and behind its last one."""
+    with only(configuration, "SCATTERED"):
         kernel = kernel_of("SCATTERED", extents)
+        ops = list(kernel.body.walk())
+        first = next(n for n, op in enumerate(ops) if isinstance(op, BulkWait) and not op.read)
+        products = next(n for n, op in enumerate(ops) if isinstance(op, WgmmaWait))
+        assert (first < products) is configuration.is_ping_pong
         blocks = [kernel.body, *(b for op in kernel.body.walk() for b in op.blocks)]
         places = [(b, op) for b in blocks for op in b.ops if isinstance(op, BulkWait) and not op.read]
         assert len(places) == 2
@@ -313,9 +348,9 @@ def test_nothing_spills(family: RingFamily, problem: Problem, configuration: Hop
     exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero
     launcher, plan = family.launch(problem, configuration, H200)
     if family is exchanged.SCATTERED:
-        arguments: tuple[Any, ...] = (d, several, b, [], [d], [d], *exchange, 1024, zero, False, plan)
+        arguments: tuple[Any, ...] = (d, several, b, [], [], [d], [d], *exchange, 1024, zero, False, plan)
     else:
-        arguments = (d, own, b, several, [own], *exchange, (1024, k), zero, plan)
+        arguments = (d, own, b, [], several, [own], *exchange, (1024, k), zero, plan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = launcher.resources(*arguments, arch="sm_90a")
