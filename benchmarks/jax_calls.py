@@ -35,7 +35,7 @@ from tilewright.jax import foreign
 from tilewright.runtime import compiled
 
 ROWS, COLUMNS, MANY = 64, 4096, 10
-STRING = 4  # of XLA's kinds of attributes
+BUFFER, STRING = 1, 4  # XLA's numbers of kinds of arguments and attributes
 
 
 @tw.kernel
@@ -69,29 +69,25 @@ class Frame:
         self._kept: list[Any] = [x, out, library]
         api = foreign._Api(stream_get=ctypes.cast(library.stream_get, ctypes.c_void_p).value)
         self._kept.append(api)
-        names, texts = (self._pointers(self._span(text)) for text in (b"call", b"timed#%d" % number))
-        attributes = (0, 0, 1, self._bytes(struct.pack("@i", STRING)), names, texts)
-        self.address: int = self._bytes(
-            foreign._FRAME.pack(
-                0, 0, ctypes.addressof(api), 0, foreign._EXECUTE, *self._buffer(x), *self._buffer(out), *attributes
-            )
-        )
+        names, texts = (self._words(self._span(text)) for text in (b"call", b"timed#%d" % number))
+        head = (0, 0, ctypes.addressof(api), 0, foreign._EXECUTE)
+        attributes = (0, 0, 1, self._words(STRING), names, texts)
+        self.address: int = self._words(*head, *self._buffer(x), *self._buffer(out), *attributes)
 
     def _bytes(self, data: bytes) -> int:
         self._kept.append(ctypes.create_string_buffer(data, len(data)))
         return ctypes.addressof(self._kept[-1])
 
-    def _pointers(self, *items: int) -> int:
-        return self._bytes(struct.pack(f"@{len(items)}P", *items))
+    def _words(self, *words: int) -> int:
+        return self._bytes(struct.pack(f"@{len(words)}Q", *words))
 
     def _span(self, text: bytes) -> int:
-        return self._bytes(foreign._SPAN.pack(self._bytes(text), len(text)))
+        return self._words(self._bytes(text), len(text))
 
     def _buffer(self, x: Any) -> tuple[int, ...]:
-        extents = self._bytes(struct.pack(f"@{x.ndim}q", *x.shape))
         code = next(code for code, name in foreign._TYPES.items() if name == str(x.dtype))
-        item = self._bytes(foreign._BUFFER_AT.pack(0, 0, code, x.unsafe_buffer_pointer(), x.ndim, extents))
-        return 0, 0, 1, self._bytes(struct.pack("@i", foreign._BUFFER)), self._pointers(item)
+        item = self._words(0, 0, code, x.unsafe_buffer_pointer(), x.ndim, self._words(*x.shape))
+        return 0, 0, 1, self._words(BUFFER), self._words(item)
 
 
 def handled(x: Any, *, profile: bool) -> dict[str, float]:
@@ -108,7 +104,7 @@ def handled(x: Any, *, profile: bool) -> dict[str, float]:
             f"handler by ctypes, {name}": lambda frame=frame, by_c=by_c: by_c(frame.address),
         }
         for label, call in timers.items():
-            found[label] = min(timeit.repeat(call, number=200, repeat=21)) / 200 * 1e6
+            found[label] = min(timeit.repeat(call, number=20, repeat=201)) / 20 * 1e6
         if profile:
             profiler = cProfile.Profile()
             profiler.runcall(lambda frame=frame: [foreign._handle(frame.address, True) for _ in range(3000)])

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-import struct
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p, string_at
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple  # Any: classes of ctypes, and functions' results
 
@@ -32,7 +31,8 @@ from tilewright.runtime.dlpack import row_major
 from tilewright.runtime.views import View, view_class
 
 TARGET = "tilewright"
-_EXECUTE, _METADATA, _BUFFER, _INTERNAL = 3, 1, 1, 13
+_EXECUTE, _METADATA, _INTERNAL = 3, 1, 13
+_INT = 0xFFFFFFFF  # of a word that holds an int
 _ALIGNMENT = 16  # bytes, the most that XLA takes in a call; what it gives is aligned to 256
 _TYPES = {
     1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
@@ -46,12 +46,10 @@ def _struct(name: str, **fields: Any) -> Any:
     return type(name, (ctypes.Structure,), {"_fields_": [*first, *fields.items()]})
 
 
-# What is read of each call, at once: member by member takes ctypes five times as long. A list is its size,
-# a pointer to extensions, the number of items, their types and pointers to them; attributes have names before items.
-_LIST = "nPqPP"
-_FRAME = struct.Struct(f"@nPPPi{_LIST}{_LIST}{_LIST}P")  # API, context, stage, arguments, results, attributes
-_BUFFER_AT = struct.Struct("@nPiPqP")  # element type, data, rank, extents
-_SPAN = struct.Struct("@Pn")
+# A frame is 21 words, which are read at once, as attributes of ctypes' structures take longer: a size, a pointer to
+# extensions, the API, a context, the stage, and three lists, the arguments, results and attributes. A list is a size, a
+# pointer to extensions, the number of items, their types (of attributes also names), and pointers to them.
+_FRAME_WORDS, _BUFFER_WORDS, _SPAN_WORDS = 21, 6, 2
 _Version = _struct("Version", major=c_int, minor=c_int)
 _FUNCTIONS = (
     "error_create", "error_message", "error_destroy", "register", "stream_get", "type_register", "context_get",
@@ -245,26 +243,32 @@ def _function(pointer: int) -> Any:
     return ctypes.CFUNCTYPE(c_void_p, c_void_p)(pointer)
 
 
-def _places(count: int, types: int, items: int) -> list[_Place]:
+@lru_cache(256)
+def _array_type(item: Any, count: int) -> Any:
+    return item * count
+
+
+def _words(start: int, count: int) -> list[int]:
+    """Return words of memory."""
+    words: list[int] = _array_type(c_uint64, count).from_address(start)[:] if count else []
+    return words
+
+
+def _places(count: int, items: int) -> list[_Place]:
     found = []
-    for n, item in enumerate(_pointers(items, count)):
-        assert c_int.from_address(types + 4 * n).value == _BUFFER, n
-        _, _, code, data, rank, extents = _BUFFER_AT.unpack(string_at(item, _BUFFER_AT.size))
-        shape, dtype = _kind(code, string_at(extents, 8 * rank) if rank else b"")
+    for item in _words(items, count):  # buffers, as there is no other type of argument
+        _, _, code, data, rank, extents = _words(item, _BUFFER_WORDS)
+        shape, dtype = _kind(code & _INT, *_words(extents, rank))
         found.append(_Place(data, shape, dtype))
     return found
 
 
-def _pointers(start: int, count: int) -> tuple[int, ...]:
-    return struct.unpack(f"@{count}P", string_at(start, 8 * count)) if count else ()
-
-
 @lru_cache(4096)
-def _kind(code: int, extents: bytes) -> tuple[tuple[int, ...], DType]:
+def _kind(code: int, *shape: int) -> tuple[tuple[int, ...], DType]:
     """Return the shape and element type of a buffer."""
     if code not in _TYPES:
         raise ArgumentError(f"XLA's element type {code} is not one of Tilewright")
-    return struct.unpack(f"@{len(extents) // 8}q", extents), dtype_of(_TYPES[code])
+    return shape, dtype_of(_TYPES[code])
 
 
 def _is_in_place(array: Buffer, place: _Place) -> bool:
@@ -274,7 +278,7 @@ def _is_in_place(array: Buffer, place: _Place) -> bool:
 def _array(place: _Place) -> np.ndarray[Any, Any]:
     if not place.bytes:
         return np.empty(place.shape, place.dtype.numpy)
-    memory = memoryview((ctypes.c_char * place.bytes).from_address(place.pointer))
+    memory = memoryview((c_char * place.bytes).from_address(place.pointer))
     array: np.ndarray[Any, Any] = np.ndarray(place.shape, place.dtype.numpy, memory)
     return array
 
@@ -305,9 +309,7 @@ def _check(n: int, shape: tuple[int, ...], dtype: DType, place: _Place) -> None:
 
 def _copy(to: int, start: int, bytes: int, stream: Any, ordinal: int) -> None:
     with driver.device_context(ordinal):
-        status = driver.library().cuMemcpyDtoDAsync_v2(
-            ctypes.c_uint64(to), ctypes.c_uint64(start), c_size_t(bytes), stream
-        )
+        status = driver.library().cuMemcpyDtoDAsync_v2(c_uint64(to), c_uint64(start), c_size_t(bytes), stream)
     driver.check(status, "copying a result")
 
 
@@ -325,7 +327,7 @@ _one_at_a_time = threading.RLock()
 
 
 def _handle(address: int, is_on_gpu: bool) -> int | None:
-    _, extension, at, context, stage, _, _, *lists = _FRAME.unpack(string_at(address, _FRAME.size))
+    _, extension, at, context, stage, _, _, *lists = _words(address, _FRAME_WORDS)
     api = _Api.from_address(at)
     if extension:
         asked = _Extension.from_address(extension)
@@ -334,11 +336,11 @@ def _handle(address: int, is_on_gpu: bool) -> int | None:
             asked.metadata.contents.version.minor = api.version.minor
             asked.metadata.contents.traits = 0
             return None
-    if stage != _EXECUTE:
+    if stage & _INT != _EXECUTE:
         return None
     try:
-        count, types, items, _, _, results, kinds, into, _, _, attributes, _, names, texts = lists
-        call = _Call(context, api, _places(count, types, items), _places(results, kinds, into))
+        count, _, items, _, _, results, _, into, _, _, attributes, _, names, texts = lists
+        call = _Call(context, api, _places(count, items), _places(results, into))
         known = _known[_number(_attribute(attributes, names, texts, b"call"))]
         with _one_at_a_time:
             (call.on_gpu if is_on_gpu else call.on_host)(*known)
@@ -352,10 +354,16 @@ def _handle(address: int, is_on_gpu: bool) -> int | None:
 
 def _attribute(count: int, names: int, items: int, name: bytes) -> bytes:
     """Return the text of an attribute."""
-    for named, item in zip(_pointers(names, count), _pointers(items, count), strict=True):
-        if string_at(*_SPAN.unpack(string_at(named, _SPAN.size))) == name:
-            return string_at(*_SPAN.unpack(string_at(item, _SPAN.size)))
+    for named, item in zip(_words(names, count), _words(items, count), strict=True):
+        if count == 1 or _text(named) == name:
+            return _text(item)
     raise ArgumentError(f"the call has no attribute {name!r}")
+
+
+def _text(span: int) -> bytes:
+    start, size = _words(span, _SPAN_WORDS)
+    text: bytes = _array_type(c_char, size).from_address(start).raw
+    return text
 
 
 @lru_cache(4096)
