@@ -1,12 +1,14 @@
 """Host time of an operator of `tw.torch.op` beside one of `torch.library` in C++, which launches the same kernel.
 
-    python -m benchmarks.operator_calls [--json FILE] [--profile]
+    python -m benchmarks.operator_calls [--library FILE] [--json FILE] [--profile]
 
 Both make their result and launch an addition of two tensors of 4096 elements. The one in C++ is compiled by `c++` as
 its author would write it (`cpp_operator.cpp`): it checks types, devices and shapes, sets the device, and is called by
 PyTorch's dispatcher. It has no gradient, one in C++, or one that Python registers (`torch.library.register_autograd`).
 Ours is called as users call it, which is past the dispatcher where nothing is in between, and by the dispatcher. Calls
 are timed in batches that alternate, as `benchmarks.host_calls` does, which also says what is measured without a GPU.
+
+The compiler takes half a minute; `--library FILE` keeps what it made, and `--build` does no more than that.
 """
 
 from __future__ import annotations
@@ -34,16 +36,15 @@ from tilewright.runtime import compiled, driver
 SOURCE, ELEMENTS, THREADS = Path(__file__).with_name("cpp_operator.cpp"), 4096, 256
 
 
-def build(folder: Path, *, on_gpu: bool) -> Path:
-    """Compile the operator in C++; return the path of its library."""
-    library, kind = folder / "cpp_operator.so", "cuda" if on_gpu else "cpu"
+def build(library: Path, *, on_gpu: bool) -> None:
+    """Compile the operator in C++."""
+    kind = "cuda" if on_gpu else "cpu"
     includes = [f"-I{path}" for path in cpp_extension.include_paths(kind)]
     linked = [f"-L{path}" for path in cpp_extension.library_paths(kind)]
     libraries = ["-lc10", "-ltorch_cpu", "-ltorch", *(["-lc10_cuda"] if on_gpu else [])]
     flags = ["-O2", "-std=c++17", "-shared", "-fPIC", "-w", *(["-DON_GPU"] if on_gpu else [])]
     command = ["c++", *flags, *includes, str(SOURCE), "-o", str(library), *linked, *libraries]
     subprocess.run(command, check=True)
-    return library
 
 
 def load(library: Path) -> None:
@@ -90,13 +91,14 @@ def calls() -> dict[str, Callable[[], object]]:
         "ours, by the dispatcher": lambda: through(x, y),
         "C++": lambda: plain(x, y),
         "C++ that has a gradient": lambda: with_one(x, y),
+        "C++ that has a gradient of Python's": lambda: by_python(x, y),
         "x + y": lambda: x + y,
         "torch.empty_like": lambda: torch.empty_like(x),
         "the kernel alone": lambda: add[ELEMENTS // THREADS, THREADS](out, x, y),
         "ours, gradient wanted": lambda: ours(wanted, y),
         "ours, by the dispatcher, gradient wanted": lambda: through(wanted, y),
-        "C++, gradient wanted": lambda: with_one(wanted, y),
-        "C++ with a gradient of Python's, gradient wanted": lambda: by_python(wanted, y),
+        "C++ that has a gradient, gradient wanted": lambda: with_one(wanted, y),
+        "C++ that has a gradient of Python's, gradient wanted": lambda: by_python(wanted, y),
         "x + y, gradient wanted": lambda: wanted + y,
     }
 
@@ -104,8 +106,9 @@ def calls() -> dict[str, Callable[[], object]]:
 RATIOS = (
     ("ours", "C++"),
     ("ours", "C++ that has a gradient"),
-    ("ours, gradient wanted", "C++, gradient wanted"),
-    ("ours, gradient wanted", "C++ with a gradient of Python's, gradient wanted"),
+    ("ours", "C++ that has a gradient of Python's"),
+    ("ours, gradient wanted", "C++ that has a gradient, gradient wanted"),
+    ("ours, gradient wanted", "C++ that has a gradient of Python's, gradient wanted"),
 )
 
 
@@ -122,11 +125,17 @@ def profiled(call: Callable[[], object]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the times here, too")
+    parser.add_argument("--library", type=Path, help="the operator in C++: built where there is none")
+    parser.add_argument("--build", action="store_true", help="build it, and time nothing")
     parser.add_argument("--profile", action="store_true", help="print which functions of Python take the time")
     options = parser.parse_args(arguments)
     on_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
-        library = build(Path(folder), on_gpu=on_gpu)
+        library = options.library or Path(folder) / "cpp_operator.so"
+        if not library.exists():
+            build(library, on_gpu=on_gpu)
+        if options.build:
+            return
         if not on_gpu:
             install_driver()
         compiled.wait()
