@@ -180,6 +180,16 @@ def test_results_that_share_memory_with_inputs_are_refused(returned: Callable[[A
         returns(values(4))
 
 
+def test_results_that_share_memory_with_each_other_are_refused() -> None:
+    @tw.torch.op("eager::returns_twice", shape=("x", "x"))
+    def returns(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = x + 1
+        return found, found[:]
+
+    with pytest.raises(RuntimeError, match="must not also be|may not alias"):
+        returns(values(4))
+
+
 @tw.kernel
 def double_all(x):
     if tw.thread_idx.x < x.size:

@@ -213,20 +213,26 @@ class Block(torch.nn.Module):
         return x + self.narrow(torch.nn.functional.gelu(self.wide(self.after(x))))
 
 
-def language_model() -> torch.nn.Module:
+def language_model(width: int = 16, tokens: int = 11) -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Embedding(11, 16), Block(16), Block(16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 11)
+        torch.nn.Embedding(tokens, width),
+        Block(width),
+        Block(width),
+        torch.nn.LayerNorm(width),
+        torch.nn.Linear(width, tokens),
     )
 
 
-def language_losses(net: torch.nn.Module, steps: int) -> list[float]:
-    optimizer, found = torch.optim.AdamW(net.parameters(), 1e-2), []
+def language_losses(
+    net: torch.nn.Module, steps: int, rate: float = 1e-2, rows: int = 4, length: int = 9
+) -> list[float]:
+    optimizer, found, kinds = torch.optim.AdamW(net.parameters(), rate), [], net[0].num_embeddings
     for step in range(steps):
-        starts = torch.randint(0, 11, (4, 1), generator=torch.Generator().manual_seed(step))
-        tokens = ((starts + 3 * torch.arange(9)) % 11).to(net[0].weight.device)  # each token says what follows
+        starts = torch.randint(0, kinds, (rows, 1), generator=torch.Generator().manual_seed(step))
+        tokens = ((starts + 3 * torch.arange(length)) % kinds).to(net[0].weight.device)  # each token says what follows
         scores = net(tokens[:, :-1])
-        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1).float(), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

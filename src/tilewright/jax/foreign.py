@@ -14,7 +14,8 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple  # Any: classes of ctypes, and functions' results
 
 import numpy as np
@@ -30,7 +31,8 @@ from tilewright.runtime.dlpack import row_major
 from tilewright.runtime.views import View, view_class
 
 TARGET = "tilewright"
-_EXECUTE, _METADATA, _BUFFER, _STRING, _INTERNAL = 3, 1, 1, 4, 13
+_EXECUTE, _METADATA, _INTERNAL = 3, 1, 13
+_INT = 0xFFFFFFFF  # of a word that holds an int
 _ALIGNMENT = 16  # bytes, the most that XLA takes in a call; what it gives is aligned to 256
 _TYPES = {
     1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
@@ -44,14 +46,10 @@ def _struct(name: str, **fields: Any) -> Any:
     return type(name, (ctypes.Structure,), {"_fields_": [*first, *fields.items()]})
 
 
-_List = _struct("List", size=c_int64, types=POINTER(c_int), items=POINTER(c_void_p))
-_Attributes = _struct(
-    "Attributes", size=c_int64, types=POINTER(c_int), names=POINTER(c_void_p), items=POINTER(c_void_p)
-)
-_Frame = _struct(
-    "Frame", api=c_void_p, context=c_void_p, stage=c_int, arguments=_List, results=_List, attributes=_Attributes
-)
-_Buffer = _struct("Buffer", dtype=c_int, data=c_void_p, rank=c_int64, extents=POINTER(c_int64))
+# A frame is 21 words, which are read at once, as attributes of ctypes' structures take longer: a size, a pointer to
+# extensions, the API, a context, the stage, and three lists, the arguments, results and attributes. A list is a size, a
+# pointer to extensions, the number of items, their types (of attributes also names), and pointers to them.
+_FRAME_WORDS, _BUFFER_WORDS, _SPAN_WORDS = 21, 6, 2
 _Version = _struct("Version", major=c_int, minor=c_int)
 _FUNCTIONS = (
     "error_create", "error_message", "error_destroy", "register", "stream_get", "type_register", "context_get",
@@ -63,14 +61,6 @@ _ErrorMessage = _struct("ErrorMessage", error=c_void_p, message=c_char_p)
 _Stream = _struct("Stream", context=c_void_p, stream=c_void_p)
 _Allocate = _struct("Allocate", context=c_void_p, size=c_size_t, alignment=c_size_t, data=c_void_p)
 _Free = _struct("Free", context=c_void_p, size=c_size_t, data=c_void_p)
-
-
-class _Span(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("size", c_size_t)]
-
-    @property
-    def text(self) -> str:
-        return ctypes.string_at(self.data, self.size).decode()
 
 
 class _Metadata(ctypes.Structure):
@@ -136,9 +126,11 @@ class Buffer(_View):
         return Buffer(self.pointer, wanted, row_major(wanted), self.dtype, self.device, self.writable, None)
 
 
+_strides = lru_cache(4096)(row_major)
+
+
 def _buffer(place: _Place, ordinal: int, is_writable: bool) -> Buffer:
-    strides = row_major(place.shape)
-    return Buffer(place.pointer, place.shape, strides, place.dtype, ordinal, is_writable, None)
+    return Buffer(place.pointer, place.shape, _strides(place.shape), place.dtype, ordinal, is_writable, None)
 
 
 def _maker(shape: tuple[int, ...], dtype: DType, device: Device) -> results.Maker:
@@ -155,18 +147,19 @@ results.MAKERS["xla"] = _maker
 class _Call:
     """A call by XLA: the frame, and memory that was made for its function."""
 
-    def __init__(self, frame: Any) -> None:
-        self._frame = frame
-        self._api = _Api.from_address(frame.api)
+    def __init__(self, context: int, api: Any, inputs: list[_Place], outputs: list[_Place]) -> None:
+        self._context, self._api, self.inputs, self.outputs = context, api, inputs, outputs
         self._made: list[tuple[int, int]] = []
-        self.inputs, self.outputs = _places(frame.arguments), _places(frame.results)
-        self._left = list(self.outputs)
+        self._left = list(outputs)
+        self._stream: int | None = None
 
     @property
     def stream(self) -> int:
-        found = _Stream(ctypes.sizeof(_Stream), None, self._frame.context, None)
-        self._ask("stream_get", found)
-        return found.stream or 0
+        if self._stream is None:
+            found = _Stream(ctypes.sizeof(_Stream), None, self._context, None)
+            self._ask("stream_get", found)
+            self._stream = found.stream or 0
+        return self._stream
 
     def _ask(self, name: str, question: Any) -> None:
         error = _function(getattr(self._api, name))(ctypes.byref(question))
@@ -189,7 +182,7 @@ class _Call:
 
     def _scratch(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
         place = _Place(0, shape, dtype)
-        wanted = _Allocate(ctypes.sizeof(_Allocate), None, self._frame.context, max(place.bytes, 1), _ALIGNMENT, None)
+        wanted = _Allocate(ctypes.sizeof(_Allocate), None, self._context, max(place.bytes, 1), _ALIGNMENT, None)
         self._ask("allocate", wanted)
         self._made.append((wanted.data, wanted.size))
         return _buffer(place._replace(pointer=wanted.data), self.ordinal, True)
@@ -204,21 +197,25 @@ class _Call:
             if count:  # the results' memory is the function's to fill
                 function(*given, *(_buffer(x, self.ordinal, True) for x in self.outputs))
                 return
-            self._bring([_as_found(x) for x in _several(function(*given), len(self.outputs))])
+            self._bring(_several(function(*given), len(self.outputs)))
         finally:
             for data, size in self._made:  # XLA gives it to work behind this on the stream
-                self._ask("free", _Free(ctypes.sizeof(_Free), None, self._frame.context, size, data))
+                self._ask("free", _Free(ctypes.sizeof(_Free), None, self._context, size, data))
             _current.call = before  # type: ignore[assignment]
 
-    def _bring(self, found: Sequence[ArrayInfo]) -> None:
+    def _bring(self, found: Sequence[Any]) -> None:
         """Copy results that lie elsewhere; first away from where other results belong."""
-        stream, moves = c_void_p(self.stream), []
-        for n, (info, place) in enumerate(zip(found, self.outputs, strict=True)):
+        moves = []
+        for n, (array, place) in enumerate(zip(found, self.outputs, strict=True)):
+            if type(array) is Buffer and _is_in_place(array, place):
+                continue
+            info = _as_found(array)
             _check(n, info.shape, info.dtype, place)
             if info.size and info.strides != row_major(info.shape) and info.span != info.size:
                 raise ArgumentError(f"result {n} has the strides {info.strides}, and XLA takes row-major arrays")
             if info.pointer != place.pointer and info.size:
                 moves.append((info, place))
+        stream = c_void_p(self.stream) if moves else None
         if len(moves) > 1:
             for n, (info, place) in enumerate(moves):
                 beside = self._scratch(place.shape, place.dtype)
@@ -241,26 +238,47 @@ class _Call:
             np.copyto(place, array)
 
 
+@lru_cache(64)
 def _function(pointer: int) -> Any:
     return ctypes.CFUNCTYPE(c_void_p, c_void_p)(pointer)
 
 
-def _places(given: Any) -> list[_Place]:
+@lru_cache(256)
+def _array_type(item: Any, count: int) -> Any:
+    return item * count
+
+
+def _words(start: int, count: int) -> list[int]:
+    """Return words of memory."""
+    words: list[int] = _array_type(c_uint64, count).from_address(start)[:] if count else []
+    return words
+
+
+def _places(count: int, items: int) -> list[_Place]:
     found = []
-    for n in range(given.size):
-        assert given.types[n] == _BUFFER, given.types[n]
-        buffer = _Buffer.from_address(given.items[n])
-        shape = tuple(buffer.extents[mode] for mode in range(buffer.rank))
-        if buffer.dtype not in _TYPES:
-            raise ArgumentError(f"XLA's element type {buffer.dtype} is not one of Tilewright")
-        found.append(_Place(buffer.data or 0, shape, dtype_of(_TYPES[buffer.dtype])))
+    for item in _words(items, count):  # buffers, as there is no other type of argument
+        _, _, code, data, rank, extents = _words(item, _BUFFER_WORDS)
+        shape, dtype = _kind(code & _INT, *_words(extents, rank))
+        found.append(_Place(data, shape, dtype))
     return found
+
+
+@lru_cache(4096)
+def _kind(code: int, *shape: int) -> tuple[tuple[int, ...], DType]:
+    """Return the shape and element type of a buffer."""
+    if code not in _TYPES:
+        raise ArgumentError(f"XLA's element type {code} is not one of Tilewright")
+    return shape, dtype_of(_TYPES[code])
+
+
+def _is_in_place(array: Buffer, place: _Place) -> bool:
+    return (array.pointer, array.shape, array.dtype) == place and array.strides == _strides(place.shape)
 
 
 def _array(place: _Place) -> np.ndarray[Any, Any]:
     if not place.bytes:
         return np.empty(place.shape, place.dtype.numpy)
-    memory = memoryview((ctypes.c_char * place.bytes).from_address(place.pointer))
+    memory = memoryview((c_char * place.bytes).from_address(place.pointer))
     array: np.ndarray[Any, Any] = np.ndarray(place.shape, place.dtype.numpy, memory)
     return array
 
@@ -291,9 +309,7 @@ def _check(n: int, shape: tuple[int, ...], dtype: DType, place: _Place) -> None:
 
 def _copy(to: int, start: int, bytes: int, stream: Any, ordinal: int) -> None:
     with driver.device_context(ordinal):
-        status = driver.library().cuMemcpyDtoDAsync_v2(
-            ctypes.c_uint64(to), ctypes.c_uint64(start), c_size_t(bytes), stream
-        )
+        status = driver.library().cuMemcpyDtoDAsync_v2(c_uint64(to), c_uint64(start), c_size_t(bytes), stream)
     driver.check(status, "copying a result")
 
 
@@ -311,35 +327,48 @@ _one_at_a_time = threading.RLock()
 
 
 def _handle(address: int, is_on_gpu: bool) -> int | None:
-    frame = _Frame.from_address(address)
-    if frame.extension:
-        asked = _Extension.from_address(frame.extension)
+    _, extension, at, context, stage, _, _, *lists = _words(address, _FRAME_WORDS)
+    api = _Api.from_address(at)
+    if extension:
+        asked = _Extension.from_address(extension)
         if asked.type == _METADATA:
-            version = _Api.from_address(frame.api).version
-            asked.metadata.contents.version.major = version.major
-            asked.metadata.contents.version.minor = version.minor
+            asked.metadata.contents.version.major = api.version.major
+            asked.metadata.contents.version.minor = api.version.minor
             asked.metadata.contents.traits = 0
             return None
-    if frame.stage != _EXECUTE:
+    if stage & _INT != _EXECUTE:
         return None
     try:
-        call = _Call(frame)
-        known = _known[int(_attribute(frame.attributes, "call").rpartition("#")[2])]
+        count, _, items, _, _, results, _, into, _, _, attributes, _, names, texts = lists
+        call = _Call(context, api, _places(count, items), _places(results, into))
+        known = _known[_number(_attribute(attributes, names, texts, b"call"))]
         with _one_at_a_time:
             (call.on_gpu if is_on_gpu else call.on_host)(*known)
     except BaseException as exception:  # an interrupt too: through a C function it would go nowhere
         text = f"{type(exception).__name__}: {exception}".encode()
         made = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, text, _INTERNAL)
-        error: int = _function(_Api.from_address(frame.api).error_create)(ctypes.byref(made))
+        error: int = _function(api.error_create)(ctypes.byref(made))
         return error
     return None
 
 
-def _attribute(attributes: Any, name: str) -> str:
-    for n in range(attributes.size):
-        if attributes.types[n] == _STRING and _Span.from_address(attributes.names[n]).text == name:
-            return _Span.from_address(attributes.items[n]).text
+def _attribute(count: int, names: int, items: int, name: bytes) -> bytes:
+    """Return the text of an attribute."""
+    for named, item in zip(_words(names, count), _words(items, count), strict=True):
+        if count == 1 or _text(named) == name:
+            return _text(item)
     raise ArgumentError(f"the call has no attribute {name!r}")
+
+
+def _text(span: int) -> bytes:
+    start, size = _words(span, _SPAN_WORDS)
+    text: bytes = _array_type(c_char, size).from_address(start).raw
+    return text
+
+
+@lru_cache(4096)
+def _number(label: bytes) -> int:
+    return int(label.rpartition(b"#")[2])
 
 
 # They live as long as the process: XLA keeps their addresses.

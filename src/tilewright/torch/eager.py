@@ -15,8 +15,10 @@ from torch.autograd import forward_ad
 
 _keys = torch._C._dispatch_keys
 _included, _excluded = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
+_any_alias = getattr(torch._C, "_any_output_is_alias_to_input_or_output", None)  # PyTorch's own, a third of the time
 
 DEVICES = ("cpu", "cuda")  # that kernels run on
+AT_ONCE, WITH_GRADIENTS = 1, 2
 
 # What a thread has where nothing is between, in and out of inference mode.
 _PLAIN_THREADS: set[tuple[int, int]] = set()
@@ -29,16 +31,12 @@ _INTEGERS = ("List[int]", "List[SymInt]")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)  # others may have a say in what is done with them
 
 
-def _thread() -> tuple[int, int]:
-    return _included().raw_repr(), _excluded().raw_repr()
-
-
 def is_plain_thread() -> bool:
     """Say whether there is no mode, transform, trace, autocast, profiler or forward derivative in this thread."""
     if not _PLAIN_THREADS:
         _learn_threads()
     return (
-        _thread() in _PLAIN_THREADS
+        (_included().raw_repr(), _excluded().raw_repr()) in _PLAIN_THREADS
         and forward_ad._current_level < 0
         and not torch._C._len_torch_function_stack()
         and not torch._C._autograd._profiler_enabled()
@@ -50,9 +48,9 @@ def _learn_threads() -> None:
     import threading
 
     def look() -> None:
-        _PLAIN_THREADS.add(_thread())
-        with torch.inference_mode():
-            _PLAIN_THREADS.add(_thread())
+        for inference in (False, True):
+            with torch.inference_mode(inference):
+                _PLAIN_THREADS.add((_included().raw_repr(), _excluded().raw_repr()))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -96,31 +94,37 @@ class Inputs:
             else:
                 self.is_known = False
 
-    def are_plain(self, args: tuple[Any, ...]) -> bool:
-        """Say whether the inputs are what the dispatcher would hand on as they are."""
+    def look(self, args: tuple[Any, ...]) -> int:
+        """Return `AT_ONCE` for inputs that the dispatcher would hand on as they are, `WITH_GRADIENTS`, or 0.
+
+        It is 0 also where a tensor has no elements.
+        """
         if len(args) != self._count or not self.is_known:
-            return False
+            return 0
         for place, kinds in self._scalars:
             if type(args[place]) not in kinds:
-                return False
+                return 0
         for place in self._integers:
             if type(args[place]) not in (list, tuple) or not all(type(x) is int for x in args[place]):
-                return False
+                return 0
+        found = AT_ONCE
         for place in self._tensors:
             tensor = args[place]
-            if tensor is not None and not (type(tensor) in _TENSORS and is_plain(tensor)):
-                return False
-        return True
-
-    def need_gradients(self, args: tuple[Any, ...]) -> bool:
-        """Say whether gradients are wanted of a tensor."""
-        return torch.is_grad_enabled() and any(
-            args[place].requires_grad for place in self._tensors if args[place] is not None
-        )
+            if tensor is None:
+                continue
+            if type(tensor) not in _TENSORS or not tensor.numel():
+                return 0
+            if _keys(tensor).raw_repr() not in _PLAIN and not is_plain(tensor):
+                return 0
+            if tensor.requires_grad and torch.is_grad_enabled():
+                found = WITH_GRADIENTS
+        return found
 
 
 def shares_memory(results: Any, args: tuple[Any, ...]) -> bool:
     """Say whether a result is an input or lies in its memory, which operators must not return."""
+    found = (results,) if isinstance(results, torch.Tensor) else tuple(results or ())
+    if _any_alias is not None:
+        return bool(_any_alias(args, {}, found))
     given = {x.untyped_storage()._cdata for x in args if isinstance(x, torch.Tensor)}
-    found = (results,) if isinstance(results, torch.Tensor) else results or ()
     return any(x.untyped_storage()._cdata in given for x in found if isinstance(x, torch.Tensor))

@@ -17,7 +17,7 @@ import torch
 from tilewright.errors import ArgumentError
 from tilewright.frames import warn_at
 from tilewright.torch import sharding
-from tilewright.torch.eager import Inputs, is_plain_thread, shares_memory
+from tilewright.torch.eager import AT_ONCE, WITH_GRADIENTS, Inputs, is_plain_thread, shares_memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,11 +85,12 @@ class Operator(Generic[P, R]):
     def __call__(self, *args: P.args, **keywords: P.kwargs) -> R:
         if self._inputs.is_known and not torch.compiler.is_compiling() and is_plain_thread():
             given = self._filled(args, keywords)
-            if self._inputs.are_plain(given):
-                if not self._inputs.need_gradients(given):
-                    return cast("R", self._run_direct(*given))
-                if self._apply is not None:
-                    return cast("R", self._apply(*given))
+            kind, found = self._inputs.look(given), self._run_direct
+            if kind == WITH_GRADIENTS and self._apply is not None:
+                kind, found = AT_ONCE, self._apply
+            if kind == AT_ONCE:
+                result: R = found(*given)  # no `cast`, which is called
+                return result
         if _untold:
             _tell_dtensor()
         function = self._function
@@ -112,7 +113,7 @@ class Operator(Generic[P, R]):
 
     def _run_direct(self, *args: Any) -> Any:
         """Compute as the dispatcher would have it computed; what it refuses, it shall refuse."""
-        found = self._run(*args)
+        found = self._compute(*args)
         if not self._is_ours and shares_memory(found, args):
             return self.overload(*args)
         return found
@@ -127,6 +128,9 @@ class Operator(Generic[P, R]):
             made = self._rule(*args, **keywords)
             if all(x.numel() == 0 for x in ((made,) if isinstance(made, torch.Tensor) else made)):
                 return made
+        return self._compute(*args, **keywords)
+
+    def _compute(self, *args: Any, **keywords: Any) -> Any:
         function: Any = self.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
         if not torch.is_grad_enabled():
             return function(*args, **keywords)
@@ -413,26 +417,28 @@ class _Backward:
                 help=f"first {self.gradients} for the gradients of the results, then any of {', '.join(known)}",
             )
         self.inputs = inputs
+        # What is kept, and its place among the inputs: -1 for what the operator returned.
+        self.kept = [(n, -1 if n in _OWN_INPUTS else inputs.index(n)) for n in self.names if n != "needs"]
         arguments = operator.overload._schema.arguments
         self.tensors = [x.name for x in arguments if "Tensor" in str(x.type)]
 
     def setup(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # Any: torch's context
-        given = dict(zip(self.inputs, (*inputs, *self.operator._defaults[len(inputs) :]), strict=True))
-        given["result"] = given["results"] = output
         saved: list[Any] = []
-        ctx.plain, ctx.places = {}, {}
-        for name in self.names:
-            if name == "needs":
-                continue
-            value = given[name]
-            several = isinstance(value, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in value)
-            if isinstance(value, torch.Tensor) or several:
-                # Saved the one way that lets torch see writes in place.
-                ctx.places[name] = (len(saved), len(value) if several else None)
-                saved += value if several else [value]
+        plain: dict[str, Any] = {}
+        places: dict[str, tuple[int, int | None]] = {}
+        given = (*inputs, *self.operator._defaults[len(inputs) :], output)
+        for name, place in self.kept:
+            value = given[place]
+            if isinstance(value, torch.Tensor):
+                places[name] = (len(saved), None)
+                saved.append(value)
+            elif isinstance(value, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in value):
+                places[name] = (len(saved), len(value))
+                saved += value
             else:
-                ctx.plain[name] = value
-        ctx.save_for_backward(*saved)
+                plain[name] = value
+        ctx.plain, ctx.places = plain, places
+        ctx.save_for_backward(*saved)  # the one way that lets torch see writes in place
         if self.may_be_none:
             ctx.set_materialize_grads(False)
 
