@@ -7,7 +7,7 @@ from tilewright.kernels._hopper_kernel import StreamWorks
 from tilewright.kernels._hopper_results_kernel import slots
 from tilewright.kernels._split_k_kernel import put_group
 
-_TOGETHER = 4  # loads of a thread
+_TOGETHER = 8  # loads of a thread
 
 
 @tw.kernel
@@ -29,11 +29,16 @@ def add_pieces(D, sums, alpha, beta, k_tiles, blocks, width: tw.constexpr, plan:
     down, across = element // n, element % n
     total = tw.registers(sums.dtype, tw.row_major((1, width)))
     tw.clear(total)
-    for block in tw.range(first, last + 1, unroll=_TOGETHER):
-        piece, slot = tw.registers(sums.dtype, total.shape), plan.cluster * (number + block) + rank
-        tw.copy(tw.local_tile(slots(plan, sums)[:, :, slot], (1, width), (down, across // width)), piece)
-        for i in tw.static_range(width):
-            total[0, i] += piece[0, i]
+    for begin in range(first, last + 1, _TOGETHER):
+        pieces = [tw.registers(sums.dtype, total.shape) for _ in range(_TOGETHER)]
+        for i, piece in enumerate(pieces):
+            tw.clear(piece)
+            if begin + i <= last:
+                slot = plan.cluster * (number + begin + i) + rank
+                tw.copy(tw.local_tile(slots(plan, sums)[:, :, slot], (1, width), (down, across // width)), piece)
+        for piece in pieces:
+            for i in tw.static_range(width):
+                total[0, i] += piece[0, i]
     row, column = (plan.cluster * row + rank) * m + down, column * n + across
     if (row < D.shape[0]) and (column < D.shape[1]):
         place = row, column // width, batch

@@ -138,6 +138,7 @@ _START_US, _TILE_US, _LAUNCH_US = 1.5, 1.5 / (128 * 256), 2.5
 # Shares of L2: matrices that stay there as they are, and those of which a part is kept (on an H200 25 to 33 MB were
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
+_APART = 1.1  # of a step in a stretch of stream-K, an estimate: blocks are at different K, and share less in L2
 _GATHER_US = 1.0  # stores to another block, an arrival there, and a wait
 
 
@@ -210,7 +211,7 @@ class Hopper(Family):
             left, slots = slots_of(tiles // c.cluster, steps, clusters)
             stretch = -(-left * steps // sharers_of(left, steps, clusters))
             # A stretch has pieces of two tiles, whose sums are stored as they are.
-            compute = _START_US + (waves - 1) * (steps * step + finish) + stretch * step + 2 * finish
+            compute = _START_US + (waves - 1) * (steps * step + finish) + stretch * step * _APART + 2 * finish
             read = slots * c.cluster * m * n * problem.accumulator.bytes
             adding = _LAUNCH_US + _START_US + read / (machine.gpu.l2_bandwidth or machine.gpu.reached_bandwidth) * 1e6
         elif c.is_ping_pong:  # one consumer stores while the other one multiplies

@@ -92,14 +92,16 @@ def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, confi
     is_whole = configuration.splits == 1 or configuration.adds_in_cluster
     adds = adds and is_whole
     d = matrix(4093, 4095, "K", out if is_whole else accumulator)
-    kernel = matmul_warpgroups.numbered(int(adds)).configure(min_blocks=1)
+    m, n, _ = configuration.tile
+    sums = [tw.spec(accumulator, (m, n, 264), stride=(n, 1, m * n))] * configuration.streams
+    kernel = matmul_warpgroups.numbered(adds + len(sums)).configure(min_blocks=1)
     if configuration.cluster_size > 1:
         kernel = kernel.configure(cluster=configuration.cluster_size)
     operands = (matrix(4093, 4091, majors[0], stored), matrix(4095, 4091, majors[1], stored))
     one = accumulator.numpy.type(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = kernel[132, THREADS].resources(d, *operands, one, one, plan, *[d] * adds, arch="sm_90a")
+        found = kernel[132, THREADS].resources(d, *operands, one, one, plan, *sums, *[d] * adds, arch="sm_90a")
     assert not found.spills and found.local_bytes == 0, found
 
 
