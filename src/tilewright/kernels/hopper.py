@@ -408,14 +408,17 @@ def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[Hoppe
 
 
 def _streaming(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
-    """Yield a configuration by stream-K, where blocks would be idle in one of few waves and K is long."""
+    """Yield a configuration by stream-K, where blocks would be idle in one of few waves and K is long.
+
+    Fewer tiles than half a wave are for splits, which have pieces of equal length too.
+    """
     m, n, k = whole.tile
     is_other = whole.is_ping_pong or whole.is_swapped or problem.further or problem.is_gated or problem.blocks
     if is_other or m * n < _LEAST_SHARED or problem.k < 2 * LEAST_PIECE * k:
         return
     tiles = -(-problem.m // (m * whole.cluster)) * -(-problem.columns // n) * problem.batch
-    waves, left = divmod(tiles, whole.blocks // whole.cluster)
-    if left and waves < _MOST_WAVES:
+    clusters = whole.blocks // whole.cluster
+    if tiles % clusters and clusters < 2 * tiles < 2 * _MOST_WAVES * clusters:
         yield StreamConfiguration(**{field.name: getattr(whole, field.name) for field in fields(whole)})
 
 
