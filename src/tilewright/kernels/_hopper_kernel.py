@@ -169,7 +169,7 @@ class Piece(NamedTuple):
 
 
 @tw.function
-def sharers_of(left, k_tiles, blocks):
+def sharers_of(left: Any, k_tiles: Any, blocks: Any) -> Any:
     """Return how many of the blocks, or clusters, share the K of the tiles that are left behind whole waves.
 
     >>> sharers_of(12, 256, 132), sharers_of(2, 256, 132), sharers_of(2, 64, 132)

@@ -2,7 +2,8 @@
 
 Two consumers share a tile (cooperative), or each has its own and stores it while the other one multiplies (ping-pong).
 Clusters of two share the columns of their tiles. Where D has few rows its transpose is computed, so that the 64 rows of
-an instruction are columns of D. Where D has few tiles, several blocks share the K of each (`splits`).
+an instruction are columns of D. Where D has few tiles, several blocks share the K of each (`splits`), and where tiles
+do not fill the last wave, all blocks share the K of those that are left (`stream_k`).
 
 The kernel is `_hopper_kernel`, and `hopper_plan` what it knows at compile time.
 """
