@@ -1,6 +1,6 @@
 """The choice of `tw.matmul` on 200 products to which nothing of the model was fitted: what it costs against the best.
 
-    python -m benchmarks.matmul_unseen [--from 0] [--to 200] [--seconds 100] [--json FILE] [--known FILE ...]
+    python -m benchmarks.matmul_unseen [--from 0] [--to 200] [--most 6] [--seconds 100] [--json FILE] [--known FILE ...]
 
 Products are drawn by a seed of their own: extents log-uniform from 128 to 16384 of any residue, with rows at 16 bytes,
 B contiguous along K or along N, bfloat16. Of each the candidates that are predicted within 1.3 of the choice, six at
@@ -83,7 +83,7 @@ def on_gpu(rows: int, columns: int) -> Any:
     return values[:, :columns]
 
 
-def runs_of(arrays: Arrays, machine: Machine) -> tuple[dict[str, Run], dict[str, float], str]:
+def runs_of(arrays: Arrays, machine: Machine, most: int) -> tuple[dict[str, Run], dict[str, float], str]:
     """Return what runs the candidates that are looked at, what is predicted of each, and the choice's name."""
     infos = (*map(describe, arrays), None, None)
     arranged = arrange_problem(Inputs(infos), Options(None))
@@ -96,7 +96,7 @@ def runs_of(arrays: Arrays, machine: Machine) -> tuple[dict[str, Run], dict[str,
     pointers = [info.pointer for info in infos if info is not None]
     runs: dict[str, Run] = {}
     predicted = {}
-    for candidate in (choice, *near[: MOST - 1]):
+    for candidate in (choice, *near[: most - 1]):
         assert candidate.prediction is not None
         name = f"{candidate.family.name}, {candidate.configuration}"
         given = (*arrays, None, None)
@@ -106,11 +106,11 @@ def runs_of(arrays: Arrays, machine: Machine) -> tuple[dict[str, Run], dict[str,
     return runs, predicted, next(iter(runs))
 
 
-def measure(product: Product, machine: Machine) -> dict[str, Any]:
+def measure(product: Product, machine: Machine, most: int) -> dict[str, Any]:
     """Time the candidates of a product."""
     from benchmarks.timing import interleaved
 
-    runs, predicted, choice = runs_of(arrays_of(product, on_gpu), machine)
+    runs, predicted, choice = runs_of(arrays_of(product, on_gpu), machine, most)
     times = interleaved(runs, rounds=5, batch_seconds=0.004)
     us = {name: found["seconds"] * 1e6 for name, found in times.items()}
     best = min(us, key=us.__getitem__)
@@ -120,13 +120,13 @@ def measure(product: Product, machine: Machine) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def compile_ahead(wanted: list[Product]) -> None:
+def compile_ahead(wanted: list[Product], most: int) -> None:
     """Put the kernels of products into the store."""
     compiler, machine, begin = Compiler(), Machine.of(default_arch()), time.monotonic()
     observers[threading.get_ident()] = compiler
     try:
         for number, product in enumerate(wanted):
-            for run in runs_of(arrays_of(product, nowhere), machine)[0].values():
+            for run in runs_of(arrays_of(product, nowhere), machine, most)[0].values():
                 run()
             done = f"{time.monotonic() - begin:7.1f} s  {len(compiler.known)} kernels"
             print(f"{done}  {number + 1} products, {product.name}", flush=True)
@@ -150,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", type=int, default=0, dest="first", help="number of the first product")
     parser.add_argument("--to", type=int, default=COUNT, help="number of that behind the last one")
+    parser.add_argument("--most", type=int, default=MOST, help="candidates of a product; each new one is traced first")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no product after so many")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="files of runs before")
@@ -157,7 +158,7 @@ def main() -> None:
     options = parser.parse_args()
     wanted, begin = products()[options.first : options.to], time.monotonic()
     if options.ahead:
-        compile_ahead(wanted)
+        compile_ahead(wanted, options.most)
         return
     from benchmarks.timing import machine
 
@@ -169,7 +170,7 @@ def main() -> None:
         if product.name not in results:
             if time.monotonic() - begin > options.seconds:
                 break
-            found = results[product.name] = measure(product, gpu)
+            found = results[product.name] = measure(product, gpu, options.most)
             print(f"{product.name:28} {found['ratio']:.3f}  {found['choice']}", flush=True)
     show(results)
     if options.json:
