@@ -16,7 +16,7 @@ from tilewright.backends import sim
 from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cluster import ClusterWait
 from tilewright.ir.effects import Scope
-from tilewright.kernels.hopper_plan import HopperConfiguration
+from tilewright.kernels.hopper_plan import HopperConfiguration, StreamConfiguration
 
 # Several tiles for each block, and more steps of K than stages.
 CONFIGURATIONS = {
@@ -50,6 +50,8 @@ CONFIGURATIONS = {
         (140, 72, 400),
     ),
     "splits": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, splits=2, blocks=1), (72, 72, 400)),
+    # Two tiles for each block, and the fifth in a piece by each.
+    "stream-K": (StreamConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=2), (600, 64, 1032)),
     "promoted, by turns": (HopperConfiguration((128, 64, 128), (8, 1), 3, 2, blocks=1), (200, 72, 528)),
 }
 

@@ -18,7 +18,7 @@ from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 from tilewright.kernels import hopper
-from tilewright.kernels.hopper_plan import HopperConfiguration
+from tilewright.kernels.hopper_plan import HopperConfiguration, StreamConfiguration
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 KIND = {"bf16": BF16, "f16": np.float16, "tf32": np.float32, "e4m3": E4M3, "e5m2": E5M2, "s8": np.int8, "u8": np.uint8}
@@ -40,11 +40,13 @@ class Case:
 
     @property
     def configuration(self) -> HopperConfiguration:
-        return HopperConfiguration(self.tile, (8, 1), self.stages, 2, **self.more)
+        more = dict(self.more)
+        kind = StreamConfiguration if more.pop("streams", False) else HopperConfiguration
+        return kind(self.tile, (8, 1), self.stages, 2, **more)
 
 
 PING_PONG, SWAPPED, CLUSTER = {"is_ping_pong": True}, {"is_swapped": True}, {"cluster": 2}
-IN_CLUSTER = {"adds_in_cluster": True}
+IN_CLUSTER, STREAM = {"adds_in_cluster": True}, {"streams": True}
 CASES = {
     "one tile, few steps": Case((128, 256, 64), (128, 256, 64), 1),
     "edges, more tiles than blocks": Case((200, 264, 200), (128, 128, 64), 2),
@@ -70,6 +72,10 @@ CASES = {
     "splits in a cluster, a part each": Case((40, 136, 520), (64, 128, 64), 1, more={"splits": 4} | SWAPPED | IN_CLUSTER),
     "splits in a cluster, two of three finish": Case((40, 136, 520), (64, 128, 64), 1, batch=(2,), more={"splits": 3} | SWAPPED | IN_CLUSTER),
     "splits in a cluster, e4m3": Case((72, 72, 600), (128, 64, 128), 1, ("e4m3", "e4m3"), more={"splits": 2} | IN_CLUSTER),
+    "stream-K": Case((300, 70, 1100), (128, 64, 64), 4, more=STREAM),
+    "stream-K, N contiguous, a batch": Case((130, 40, 1048), (128, 64, 64), 3, majors="KM", batch=(4,), more=STREAM),
+    "stream-K, cluster": Case((500, 136, 1032), (128, 128, 64), 6, more=STREAM | CLUSTER),
+    "stream-K, e4m3": Case((140, 136, 2056), (128, 128, 128), 3, ("e4m3", "e4m3"), more=STREAM),
     "f16": Case((130, 72, 72), (128, 64, 64), 1, ("f16", "f16")),
     "tf32": Case((130, 68, 68), (128, 64, 32), 1, ("tf32", "tf32")),
     "tf32, splits": Case((130, 68, 132), (128, 64, 32), 1, ("tf32", "tf32"), more={"splits": 2}),
@@ -139,6 +145,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, **option
 QUICK = (
     "edges, more tiles than blocks", "a batch", "M and N contiguous", "ping-pong", "cluster", "swapped", "splits, swapped, a batch",
     "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
+    "stream-K, N contiguous, a batch",
 )  # fmt: skip
 
 
@@ -166,6 +173,7 @@ WITH_OPERANDS = {
     "swapped": Case((5, 136, 72), (8, 128, 64), 1, more=SWAPPED),
     "splits": Case((70, 72, 264), (128, 64, 64), 2, more={"splits": 2}),
     "splits in a cluster": Case((70, 72, 264), (128, 64, 64), 1, more={"splits": 2} | IN_CLUSTER),
+    "stream-K": Case((260, 71, 1032), (128, 64, 64), 4, more=STREAM),
     "rows of odd length": Case((67, 71, 72), (128, 64, 64), 1),
 }
 

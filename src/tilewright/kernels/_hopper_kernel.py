@@ -5,11 +5,17 @@ Device code, traced into kernels. One text serves all element types, majors and 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple  # Any: numbers of the device
+
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
 from tilewright.kernels._hopper_results_kernel import Results, results_buffer
 from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, WARPGROUP
 from tilewright.kernels.problem import BLOCK
+from tilewright.schedulers import StreamK
+
+# Pieces of a tile whose K blocks share, at most, and the tiles of K that they have at least, on average.
+MOST_PIECES, LEAST_PIECE = 16, 8
 
 
 @tw.kernel
@@ -20,8 +26,9 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     behind them the numbers that the epilogue's function uses. A plan that is swapped has the columns of D as its rows:
     it computes the transpose. One with several splits writes the sums of each to D[m, n, split * L + l], where L is the
     extent of the batch. Where the epilogue takes pairs, B[n, k, pair, l] has two matrices, of which a tile has half of
-    its columns each.
+    its columns each. Where the plan `streams`, the first operand is what takes the sums of pieces, (m, n, piece).
     """
+    sums, operands = (operands[0], operands[1:]) if plan.streams else (None, operands)
     begin, count = len(plan.blocks), len(operands) - len(plan.epilogue.numbers)
     scales = operands[:begin]
     epilogue, operands = plan.epilogue.bind(operands[count:]), operands[begin:count]
@@ -58,7 +65,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             tw.cluster_wait()
     else:
         tw.set_registers(plan.registers[1])
-        results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta)
+        results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta, sums)
         consume(plan, works, ring, order, peers, sA, sB, results, tuple(zip(scales, boxes, strict=True)), rank)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
@@ -150,7 +157,68 @@ def works_of(plan, D, A):
     block, blocks = tw.block_idx.x, tw.grid_dim.x
     if tw.cluster_dim.x > 1:
         block, blocks = tw.cluster_idx.x, blocks // tw.cluster_dim.x
-    return Works(plan, D.shape, tw.ceil_div(A.shape[1], plan.tile[2]), block, blocks)
+    kind = StreamWorks if plan.streams else Works
+    return kind(plan, D.shape, tw.ceil_div(A.shape[1], plan.tile[2]), block, blocks)
+
+
+class Piece(NamedTuple):
+    """The tiles of K of a tile of D, from `first` up to `last`; where it `is_shared`, its sums go to a `slot`."""
+
+    first: Any
+    last: Any
+    is_shared: Any
+    slot: Any
+
+
+@tw.function
+def sharers_of(left: Any, k_tiles: Any, blocks: Any) -> Any:
+    """Return how many of the blocks, or clusters, share the K of the tiles that are left behind whole waves.
+
+    >>> sharers_of(12, 256, 132), sharers_of(2, 256, 132), sharers_of(2, 64, 132)
+    (132, 32, 16)
+    """
+    return max(min(blocks, left * min(MOST_PIECES, max(k_tiles // LEAST_PIECE, 1))), 1)
+
+
+class StreamWorks(Works):
+    """Stream-K: the tiles of this block in whole waves, and then an equal stretch of the K of all tiles that are left.
+
+    A stretch has pieces of several tiles where it begins within one of them. Piece p of tile t by block b has slot
+    t + b: numbers grow by one from a piece to the next, and by two where a stretch ends with its tile. Stretches come
+    last, so that L2 has the sums when another launch adds them up. Blocks do not wait for each other, and in whole
+    waves they are at the same K, of which they share what comes from memory.
+    """
+
+    def __init__(self, plan, extents, k_tiles, block, blocks):
+        super().__init__(plan, extents, k_tiles, block, blocks)
+        tiles = self.m_tiles * self.n_tiles * self.batches
+        left = tiles % blocks
+        self.waves, self.begin, self.sharers = tiles // blocks, tiles - left, sharers_of(left, k_tiles, blocks)
+        self.shared = StreamK(whole_waves=False)(left, 1, k_tiles, block=block, blocks=self.sharers)
+
+    @tw.function
+    def __iter__(self):
+        pieces = 0
+        if self.block < self.sharers:
+            pieces = self.shared.parts
+        return map(self.place, range(self.waves + pieces))
+
+    @tw.function
+    def place(self, index):
+        """Return what the tile of a number is, in the order of this block."""
+        number, first, last, slot = self.block + index * self.blocks, 0, self.k_tiles, 0
+        if index >= self.waves:
+            part = self.shared.part(index - self.waves)
+            number, first, last, slot = self.begin + part.number, part.first, part.last, part.number + self.block
+        row, column, batch = self.tile(number)
+        return row, column, batch, Piece(first, last, index >= self.waves, slot)
+
+    def tile(self, number):
+        """Return the row, the column and the matrix of the batch of a tile."""
+        return Works.place(self, number)[:3]
+
+    def steps(self, split, peers):
+        return split.first, split.last
 
 
 def matrix_of(operand, batch):
@@ -329,7 +397,8 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
         corner = plan.cluster * row + rank, column, batch
         arrays, boxes = zip(*scales, strict=True) if scales else ((), ())
         factors = BlockScales(plan, thread, arrays, corner, boxes) if scales else None
-        place = plan.cluster * row + rank, column, works.batches // plan.splits * split + batch
+        matrix = batch if plan.streams else works.batches // plan.splits * split + batch
+        place = plan.cluster * row + rank, column, matrix
         ready = results.begin(place, consumer) if peers is None else None
         if plan.promotes:
             promoted = multiply_pairs if plan.overlaps else multiply_promoted
@@ -340,7 +409,12 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
             if peers is None:  # otherwise it was the only tile
                 state.release()
         results.settle()
-        if peers is None:
+        if plan.streams:
+            if split.is_shared:
+                results.leave(acc, thread, plan.cluster * split.slot + rank)
+            else:
+                results.finish(acc, place, consumer, ready)
+        elif peers is None:
             results.finish(acc, place, consumer, ready)
         else:
             tw.cluster_wait()  # the others have begun

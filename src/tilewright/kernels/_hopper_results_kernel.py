@@ -17,11 +17,11 @@ def results_buffer(plan, D):
 
 
 class Results:
-    """Where the results of a block's tiles go: through the epilogue to D."""
+    """Where the results of a block's tiles go: through the epilogue to D, or as `sums` of a piece of K to a slot."""
 
-    def __init__(self, plan, epilogue, sD, D, operands, alpha, beta):
+    def __init__(self, plan, epilogue, sD, D, operands, alpha, beta, sums=None):
         self.plan, self.epilogue, self.sD, self.D = plan, epilogue, sD, D
-        self.operands, self.alpha, self.beta = operands, alpha, beta
+        self.operands, self.alpha, self.beta, self.sums = operands, alpha, beta, sums
 
     def begin(self, place, consumer):
         """Return what is read for a tile before it is multiplied."""
@@ -37,10 +37,21 @@ class Results:
         finish(self.plan, *put, ready, owner)
 
     @tw.function
+    def leave(self, acc, thread, slot):
+        """Write the accumulators of a piece; `thread` is the slice of the instructions that they are of."""
+        tw.copy(acc, thread.partition_C(slots(self.plan, self.sums)[:, :, slot]))
+
+    @tw.function
     def end(self):
         """Wait for the stores of the last tile: the buffer is there until the last one has read it."""
         if self.plan.stores_boxes and not self.plan.takes_turns and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)
+
+
+def slots(plan, sums):
+    """Return the sums of pieces, (m, n, slot), whose rows lie one behind another."""
+    m, n, _ = plan.tile
+    return tw.Tensor(sums.engine, tw.Layout((m, n, sums.shape[2]), (n, 1, m * n)))
 
 
 class Pieces:

@@ -48,9 +48,16 @@ def add_splits(D, sums, alpha, beta, plan: tw.constexpr, *operands):
                 for i in tw.static_range(width):
                     total[0, i] += shared[lane, i, w]
     if (way == 0) and (batch < batches):
-        out = tw.registers(D.dtype, total.shape)
-        places = Places(row, group * width, batch, zeros=width - 1)
-        for i in tw.static_range(width):
-            given = [x[row, group * width + i, batch] for x in operands]
-            out[0, i] = epilogue.bind(numbers).apply(total[0, i], alpha, beta, given, places.at(0, i)).to(D.dtype)
-        tw.copy(out, tw.local_tile(D[:, :, batch], (1, width), (row, group)))
+        put_group(D, total, alpha, beta, epilogue.bind(numbers), operands, (row, group, batch))
+
+
+@tw.function
+def put_group(D, total, alpha, beta, epilogue, operands, place):
+    """Write what the epilogue makes of the sums of a group of elements, side by side in a row."""
+    (row, group, batch), width = place, total.shape[1]
+    out = tw.registers(D.dtype, total.shape)
+    places = Places(row, group * width, batch, zeros=width - 1)
+    for i in tw.static_range(width):
+        given = [x[row, group * width + i, batch] for x in operands]
+        out[0, i] = epilogue.apply(total[0, i], alpha, beta, given, places.at(0, i)).to(D.dtype)
+    tw.copy(out, tw.local_tile(D[:, :, batch], (1, width), (row, group)))

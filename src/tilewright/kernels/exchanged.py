@@ -97,7 +97,7 @@ class RingFamily:
             assert isinstance(c, HopperConfiguration), c
             is_too_large = c.is_ping_pong and c.tile[0] * c.tile[1] > most * WARPGROUP
             # Blocks of a cluster wait for each other's parts: 1521 us on two H200s, where single ones take 1393.
-            is_other = c.consumers != CONSUMERS
+            is_other = c.consumers != CONSUMERS or c.streams
             is_other |= c.cluster > 1 or c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large
             if prediction is not None and not is_other:
                 found[c] = prediction.us + self._waits(problem, c)

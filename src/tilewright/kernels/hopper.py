@@ -2,7 +2,8 @@
 
 Two consumers share a tile (cooperative), or each has its own and stores it while the other one multiplies (ping-pong).
 Clusters of two share the columns of their tiles. Where D has few rows its transpose is computed, so that the 64 rows of
-an instruction are columns of D. Where D has few tiles, several blocks share the K of each (`splits`).
+an instruction are columns of D. Where D has few tiles, several blocks share the K of each (`splits`), and where tiles
+do not fill the last wave, all blocks share the K of those that are left (`stream_k`).
 
 The kernel is `_hopper_kernel`, and `hopper_plan` what it knows at compile time.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -19,7 +20,7 @@ from tilewright import dtypes as t
 from tilewright.arch import VECTOR_BYTES, Arch, Gpu, gpu_of
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
-from tilewright.kernels._hopper_kernel import matmul_warpgroups
+from tilewright.kernels._hopper_kernel import LEAST_PIECE, matmul_warpgroups, sharers_of
 from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
@@ -30,6 +31,7 @@ from tilewright.kernels.hopper_plan import (
     SPARE_BYTES,
     WARPGROUP,
     HopperConfiguration,
+    StreamConfiguration,
     may_alternate,
     owners_of,
     plan_for,
@@ -38,6 +40,7 @@ from tilewright.kernels.hopper_plan import (
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, workspace_bytes
+from tilewright.kernels.stream_k import launch_stream, slots_of
 from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW
@@ -53,6 +56,7 @@ _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swiz
 _LEAST_STEPS = 4  # tiles of K in a split
 _CLUSTERS = (2, 3, 4, 5, 6, 7, 8)  # blocks that share the K of a tile
 _LEAST_STAGES = 4  # beside the sums that others send, or of more K
+_LEAST_SHARED, _MOST_WAVES = 128 * 128, 6  # elements of a tile by stream-K, and whole waves beside it
 _SMALL = 160  # rows and columns of a tile of which K may be deeper
 
 # Tile (M, N), ping-pong, cluster.
@@ -146,6 +150,7 @@ _START_US, _TILE_US, _LAUNCH_US = 1.5, 3.0 / (128 * 256), 2.5
 # Shares of L2: matrices that stay there as they are, and those of which a part is kept (on an H200 25 to 33 MB were
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
+_APART = 1.1  # of a step in a stretch of stream-K, an estimate: blocks are at different K, and share less in L2
 _GATHER_US = 1.0  # stores to another block, an arrival there, and a wait
 
 
@@ -180,7 +185,7 @@ class Hopper(Family):
             width = BLOCK * (1 + problem.is_gated)
             whole = dict.fromkeys(c for c in whole if c.tile[1] % width == 0 and not c.is_swapped)
         deep = [two for one in whole for two in _depths(problem, one)]
-        return [split for one in deep for split in _with_splits(problem, one, arch)]
+        return [split for one in deep for split in (*_with_splits(problem, one, arch), *_streaming(problem, one))]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
@@ -213,13 +218,22 @@ class Hopper(Family):
         # Rows of D^T leave from registers, an element at a time: that it takes twice as long is an estimate.
         owners = owners_of(problem, c)
         finish = m * n * _TILE_US * (1 + c.is_swapped) / owners
-        if c.is_ping_pong:  # one consumer stores while the other one multiplies
+        adding = 0.0
+        if c.streams:
+            clusters = machine.multiprocessors // c.cluster
+            left, slots = slots_of(tiles // c.cluster, steps, clusters)
+            stretch = -(-left * steps // sharers_of(left, steps, clusters))
+            # A stretch has pieces of two tiles, whose sums are stored as they are.
+            compute = _START_US + (waves - 1) * (steps * step + finish) + stretch * step * _APART + 2 * finish
+            read = slots * c.cluster * m * n * problem.accumulator.bytes
+            adding = _LAUNCH_US + _START_US + read / (machine.gpu.l2_bandwidth or machine.gpu.reached_bandwidth) * 1e6
+        elif c.is_ping_pong:  # one consumer stores while the other one multiplies
             turn = _TURN_US / 2 if _is_one_part(problem, c.own_tile, c.is_swapped) else _TURN_US  # half: an estimate
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
         compute += _CLUSTER_US * (c.cluster_size > 1)
-        memory, adding = _memory_us(problem, c, machine.gpu), 0.0
+        memory = _memory_us(problem, c, machine.gpu)
         if c.adds_in_cluster:
             sums = (c.splits - 1) * m * n * problem.accumulator.bytes // owners
             compute += _GATHER_US + sums / _l2_bytes_per_us(machine, busy)
@@ -241,16 +255,22 @@ class Hopper(Family):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
         m, n = plan.results
         rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
-        clusters = -(-rows // (m * plan.cluster)) * -(-columns // n) * problem.batch * plan.splits
-        if plan.peers == 1:  # those compute one tile each
+        tiles = clusters = -(-rows // (m * plan.cluster)) * -(-columns // n) * problem.batch * plan.splits
+        if plan.streams and tiles % (c.blocks // c.cluster) == 0:  # of a part of the batch
+            plan = replace(plan, streams=False)
+        if plan.streams:
+            clusters = c.blocks // c.cluster
+        elif plan.peers == 1:  # those compute one tile each
             clusters = max(min(clusters, c.blocks // c.cluster), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
             first = _kernel(len(problem.blocks), c.cluster_size, plan.begins_early)[blocks, c.threads]
             return launch_splits(problem, c.splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers)
+        further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers) + plan.streams
         launcher = _kernel(further, c.cluster_size, plan.begins_early)[blocks, c.threads]
+        if plan.streams:
+            return launch_stream(problem, tiles, clusters, launcher, plan)
         # A part of each row from a tile of registers, and of each column from each of its warps.
         height, width = plan.part.tiler_mn
         along, down = -(-columns // width), -(-rows // height) * WARPGROUP // WARP
@@ -425,6 +445,22 @@ def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> It
         at_once = whole.blocks * (16 // splits * splits) // 18
         if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
             yield replace(one, stages=stages)
+
+
+def _streaming(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
+    """Yield a configuration by stream-K, where blocks would be idle in one of few waves and K is long.
+
+    Fewer tiles than half a wave are for splits, which have pieces of equal length too.
+    """
+    m, n, k = whole.tile
+    is_other = whole.is_ping_pong or whole.is_swapped or whole.consumers != CONSUMERS
+    is_other |= bool(problem.further or problem.is_gated or problem.blocks)
+    if is_other or m * n < _LEAST_SHARED or problem.k < 2 * LEAST_PIECE * k:
+        return
+    tiles = -(-problem.m // (m * whole.cluster)) * -(-problem.columns // n) * problem.batch
+    clusters = whole.blocks // whole.cluster
+    if tiles % clusters and clusters < 2 * tiles < 2 * _MOST_WAVES * clusters:
+        yield StreamConfiguration(**{field.name: getattr(whole, field.name) for field in fields(whole)})
 
 
 def step_us(

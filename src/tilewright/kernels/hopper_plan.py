@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch
@@ -63,6 +64,7 @@ class HopperConfiguration(Configuration):
     is_swapped: bool = False
     blocks: int = 132
     follows: bool = field(default=False, repr=False)  # the name of a find does without it
+    streams: ClassVar[bool] = False
 
     @property
     def consumers(self) -> int:
@@ -89,7 +91,13 @@ class HopperConfiguration(Configuration):
         words = [f"{m}x{n}x{k}", "ping-pong" if self.is_ping_pong else "cooperative", f"{self.stages} stages"]
         splits = f"{self.splits} splits{' in a cluster' if self.adds_in_cluster else ''}"
         words += [f"clusters of {self.cluster}"] * (self.cluster > 1) + [splits] * (self.splits > 1)
-        return ", ".join(words + ["D^T"] * self.is_swapped)
+        return ", ".join(words + ["D^T"] * self.is_swapped + ["stream-K"] * self.streams)
+
+
+class StreamConfiguration(HopperConfiguration):
+    """One whose blocks share the K of the tiles behind whole waves. By its name, for finds are kept by their text."""
+
+    streams = True
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,7 @@ class HopperPlan:
     owners: int = 1
     kept: tuple[int | None, int | None] = (None, None)
     follows: bool = False
+    streams: bool = False  # blocks share the K of the tiles behind whole waves
 
     def __hash__(self) -> int:
         return self._hash
@@ -230,7 +239,7 @@ class HopperPlan:
 
         It stays behind by them, as far as there are stages, and multiplies alone at the end of a tile.
         """
-        return min(2, self.stages // 2 - 1) if self.overlaps else 0
+        return min(2, self.stages // 2 - 1) if self.overlaps and not self.streams else 0
 
 
 def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:
@@ -300,6 +309,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         (a.dtype.bytes, d.bytes),
         _boxed(problem, configuration, scale_reads(problem, mma, (m, n), swapped)),
         owners,
+        streams=configuration.streams,
     )
     twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
     several = height * share > ROWS * columns * groups

@@ -23,7 +23,7 @@ from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels.family import Candidate
 from tilewright.kernels.functions import ElementFunction, captured
 from tilewright.kernels.hopper import Hopper
-from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
+from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, StreamConfiguration, plan_for
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import Operand, Problem
 
@@ -271,6 +271,7 @@ TILES = {
     "transposed": HopperConfiguration((16, 128, 64), (1, 8), 4, is_swapped=True),
     "splits": HopperConfiguration((128, 64, 64), (8, 1), 4, splits=2),
     "splits in a cluster": HopperConfiguration((128, 64, 64), (8, 1), 3, splits=2, adds_in_cluster=True),
+    "stream-K": StreamConfiguration((128, 64, 64), (8, 1), 3),
 }
 
 
@@ -311,8 +312,9 @@ def compiled() -> list[HopperConfiguration]:
     found = {}
     for m, n in ((4096, 4096), (5, 4096), (4096, 12)):
         for c in Hopper().candidates(problem(m, n), H200):
-            if isinstance(c.configuration, HopperConfiguration) and c.rejection is None and c.configuration.splits == 1:
-                key = replace(c.configuration, stages=4)
+            one = c.configuration
+            if isinstance(one, HopperConfiguration) and c.rejection is None and one.splits == 1 and not one.streams:
+                key = replace(one, stages=4)
                 found[key.tile, key.is_ping_pong, key.is_swapped, key.cluster_size > 1] = key
     return list(found.values())
 

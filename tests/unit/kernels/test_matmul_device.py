@@ -26,7 +26,8 @@ from tilewright.kernels import matmul as entry
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels._split_k_kernel import add_splits
-from tilewright.kernels.hopper_plan import HopperConfiguration
+from tilewright.kernels._stream_k_kernel import add_pieces
+from tilewright.kernels.hopper_plan import HopperConfiguration, StreamConfiguration
 from tilewright.kernels.multistage import Multistage
 from tilewright.launch import _Variant
 from tilewright.recording import record_launches, trace_launches
@@ -192,7 +193,7 @@ def hopper(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]
 
     monkeypatch.setattr(specialise, "encode", encode)
     yield gpu
-    for kernel in (matmul_warpgroups, add_splits):
+    for kernel in (matmul_warpgroups, add_splits, add_pieces):
         kernel.forget()
 
 
@@ -225,6 +226,34 @@ def test_splits_of_k_are_added_up_by_a_second_launch(hopper: FakeCuda, monkeypat
     # 250 rows of 125 pairs, each of which 4 threads add up: 512 threads a multiprocessor.
     assert [extents[:4] for extents, _, _ in hopper.launches] == [(32, 1, 1, 384), (489, 1, 1, 256)] * 2
     assert ("D", 800 * MEGABYTE, (250, 250, 8), (1, 252, 250 * 252)) in hopper.maps
+
+
+def test_pieces_of_k_are_added_up_by_a_second_launch(hopper: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 68 tiles behind a wave, in up to 199 pieces; calls met before pass each kernel what the others did."""
+    made = []
+
+    def maker(shape: tuple[int, ...], dtype: tw.DType, device: object) -> Any:
+        return lambda: made.append((shape, dtype)) or (object(), 800 * MEGABYTE)
+
+    monkeypatch.setattr(results, "_torch_maker", maker)
+    a, b, out, c = matrix(1, 1280, 2048), matrix(100, 2048, 5120), matrix(200, 1280, 5120), matrix(300, 1280, 5120)
+    seen = []
+    with only(StreamConfiguration((128, 256, 64), (8, 1), 4), 132):
+        for call in range(3):
+            if call == 2:
+                monkeypatch.setattr(dispatch.View, "__init__", lambda *args: pytest.fail("a view was made"))
+            hopper.launches.clear()
+            tw.matmul(a, b, out=out, c=c, beta=2 + call)
+            assert [extents[:4] for extents, _, _ in hopper.launches] == [(132, 1, 1, 384), (32, 68, 1, 256)]
+            passed = [[ctypes.string_at(address, 4) for address in p] for _, _, p in hopper.launches]
+            assert all((800 * MEGABYTE).to_bytes(4, "little") in values for values in passed)
+            assert all(np.float32(2 + call).tobytes() in values for values in passed)
+            # What only the addition takes: the tiles of K, and the blocks.
+            assert (32).to_bytes(4, "little") in passed[1] and (132).to_bytes(4, "little") in passed[1]
+            beta = np.float32(2 + call).tobytes()
+            seen.append([[value for value in values if value != beta] for values in passed])
+    assert made == [((199, 128, 256), tw.float32)] * 3
+    assert seen[0] == seen[1] == seen[2]
 
 
 def test_slices_of_k_are_two_launches_and_memory_of_the_library(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
