@@ -130,7 +130,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     shares = Shares(plan) if plan.shares > 1 else None
     # The second consumer begins when the first one has converted its first item. Once: with short tiles the first may
     # be several ahead. Not with one item under way, where the kernel that did so took 7 % longer on an H200.
-    order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if shares is None and plan.overlaps else None
+    order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if shares is None and plan.skews else None
     state = ring.consumer()
     if shares is not None:
         state.advance(consumer)

@@ -139,6 +139,11 @@ class WarpgroupPlan(WeightPlan):
         return self.parts == 1 and self.tokens * self.tiles <= ROWS * self.halves
 
     @property
+    def skews(self) -> bool:
+        """Whether the second consumer begins when the first one has converted its first item."""
+        return self.overlaps
+
+    @property
     def tile(self) -> tuple[int, int, int]:
         """Columns of the weights, rows of x, K of an iteration."""
         return self.columns, self.tokens, self.chunks * CHUNK
