@@ -32,12 +32,13 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(B.dtype, plan.smem_w)
     beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
     sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
-    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes, blocks=plan.cluster)
     peers = Peers(plan, plan.owners) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.peers > 1:
         tw.cluster_wait()
     works = works_of(plan, D, A)
+    rank = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(PRODUCER_REGISTERS)
@@ -47,20 +48,21 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
                 first, last = works.steps(0, peers)
                 for step in range(first, last):
                     for i in tw.static_range(plan.pieces):
-                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i)
+                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i, rank)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
-    if plan.peers > 1:
+    if plan.peers > 1 or plan.cluster > 1:
         tw.cluster_sync()
 
 
 @tw.function
-def bring(plan, state, A, B, parts, smem, place, piece):
+def bring(plan, state, A, B, parts, smem, place, piece, rank):
     """Begin to copy a piece of K, one chunk or two, to the next stage; past the last one come zeros."""
     row, column, batch = place
+    row = plan.cluster * row + rank
     tiles, words, span = plan.block_tiles, plan.weights.words, plan.span
     group = piece
     if plan.weights.chunks_in_group > 1:
@@ -69,8 +71,13 @@ def bring(plan, state, A, B, parts, smem, place, piece):
     with state.fill() as (stage, full):
         source = tw.local_tile(B, (tiles, span, words), (row, piece, 0), guard=True)
         tw.copy(tw.atoms.SM90_TMA_LOAD, source, smem[1][:, :, :, stage], barrier=full)
-        x = tile_of(plan, A, (plan.tokens, 128 * span), (column, piece, batch))
-        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
+        part = plan.tokens // plan.cluster, 128 * span
+        x = tile_of(plan, A, part, (plan.cluster * column + rank, piece, batch))
+        if plan.cluster == 1:
+            tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
+        else:
+            ours = tw.local_tile(smem[0][:, :, stage], part, (rank, 0))
+            tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, x, ours, barrier=full, mask=(1 << plan.cluster) - 1)
         for part, target in zip(parts, smem[2:], strict=True):
             source = tw.local_tile(part, (tiles, plan.parts * span, 16), (row, group, 0), guard=True)
             tw.copy(tw.atoms.SM90_TMA_LOAD, source, target[:, :, :, stage], barrier=full)
@@ -137,6 +144,17 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     tw.clear(fragments[1])
     totals = acc if plan.halves == 1 else acc.map_layout(lambda _: tw.Layout((tw.size(acc), 1, 1)))
 
+    def give_back(stage):
+        """Release a stage. What other blocks write there was read by products alone, so that they need no fence."""
+        if plan.cluster == 1:
+            state.give_back(stage)
+        else:
+            tw.sync_warp()
+            if lane == tw.block_rank_in_cluster():
+                ring.empty[stage].arrive()
+            elif lane < plan.cluster:
+                ring.empty[stage].at_rank(lane).arrive(relaxed=True)
+
     def chunk_of(item):
         """Return the chunk of a stage."""
         return item // plan.tiles % plan.span
@@ -194,6 +212,8 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     is_first = True
     for row, column, batch, _split in works:
         first, last = works.steps(0, peers)
+        if plan.cluster > 1:
+            row = plan.cluster * row + tw.block_rank_in_cluster()
         tw.clear(acc)
         stage = take(plan, state)
         if order is not None and is_first and consumer == 1:
@@ -226,7 +246,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                         dequantise(item, next)
                     finish_item(item - 1, held)
                 if is_next:
-                    state.give_back(held)
+                    give_back(held)
                 if not plan.overlaps:
                     begin(item, next, 0)
                 held = next
@@ -234,7 +254,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 stage = take(plan, state)
                 dequantise(0, stage)
             finish_item(plan.items - 1, held)
-            state.give_back(held)
+            give_back(held)
         place = row, column, batch
         if shares is not None:
             shares.add(totals, consumer)
