@@ -164,4 +164,5 @@ def stream_plan(problem: Problem, configuration: Configuration, arch: Arch) -> S
     rows, columns, _ = configuration.tile
     tiles, mma = columns // TILE, make_tiled_mma(instruction_of(problem), (1, 1, 1))
     weights = problem.weights.without_extents()
-    return StreamPlan(weights, tiles, tiles, rows, configuration.warps[1], mma, ElementEpilogue.of(problem), rows)
+    there = rows if problem.m > 2 else 2
+    return StreamPlan(weights, tiles, tiles, rows, configuration.warps[1], mma, ElementEpilogue.of(problem), there)
