@@ -180,6 +180,9 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
 
     fragments = x.map_layout(lambda _: plan.x_fragments)
     tw.clear(acc)
+    if plan.begins_early:
+        tw.grid_dependency_wait()  # up to here this ran beside the launch before
+        tw.launch_dependents()
     for room in tw.static_range(plan.rooms - 1):
         load(warp + room * plan.shares, room)
     for first in tw.range(warp, lane.chunks, plan.rooms * plan.shares, unroll=1):

@@ -40,6 +40,7 @@ class StreamPlan(WeightPlan):
     rows: int = 8  # of x that are there: of the others of an instruction any will do
     rooms: int = 2  # for chunks that a warp multiplies or has asked for
     folds: bool = False
+    begins_early: bool = False
     read: CopyAtom = UniversalCopy(128)
 
     def __hash__(self) -> int:  # a dataclass does not inherit one
