@@ -43,12 +43,12 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     if tw.warpgroup_id() == 0:
         tw.set_registers(PRODUCER_REGISTERS)
         if tw.thread_idx.x == 0:
-            state = ring.producer()
+            state, smem = ring.producer(), (sX, sW, *beside)
             for row, column, batch, _split in works:
                 first, last = works.steps(0, peers)
                 for step in range(first, last):
                     for i in tw.static_range(plan.pieces):
-                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i, rank)
+                        bring(plan, state, A, B, parts, smem, (row, column, batch, rank), step * plan.pieces + i)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
@@ -59,9 +59,9 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
 
 
 @tw.function
-def bring(plan, state, A, B, parts, smem, place, piece, rank):
+def bring(plan, state, A, B, parts, smem, place, piece):
     """Begin to copy a piece of K, one chunk or two, to the next stage; past the last one come zeros."""
-    row, column, batch = place
+    row, column, batch, rank = place
     row = plan.cluster * row + rank
     tiles, words, span = plan.block_tiles, plan.weights.words, plan.span
     group = piece

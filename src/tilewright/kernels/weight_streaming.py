@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 
 from tilewright import atoms
 from tilewright.arch import Arch, blocks_allowed
-from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
+from tilewright.atoms import CopyAtom, CpAsync
 from tilewright.dtypes import float16
 from tilewright.kernels._weights_kernel import stream_weights
 from tilewright.kernels.epilogue import ElementEpilogue
@@ -41,7 +41,6 @@ class StreamPlan(WeightPlan):
     rooms: int = 2  # for chunks that a warp multiplies or has asked for
     folds: bool = False
     begins_early: bool = False
-    read: CopyAtom = UniversalCopy(128)
 
     def __hash__(self) -> int:  # a dataclass does not inherit one
         return super().__hash__()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import ClassVar
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
