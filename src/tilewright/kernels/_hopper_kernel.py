@@ -363,6 +363,7 @@ class Peers:
             return acc
         m, n, _ = self.plan.tile
         mine = tw.registers(acc.dtype, self.plan.mma.partition_shape((m, n // self.owners), "C"))
+        tw.clear(mine)  # so that registers are not kept for what no branch writes
         for owner in tw.static_range(self.owners):
             if self.rank == owner:
                 for place, registers, first, each in self.pieces(acc, owner):

@@ -29,12 +29,16 @@ class Lane:
         """Return a tile of the weights that there is; what is computed beyond the last one is not stored."""
         return tw.minimum(number, self.packed.shape[0] - 1)
 
-    def read_groups(self, tile, chunk):
-        """Return scales and zeros of a chunk, (group, half) each: two columns of the tile."""
+    def groups(self):
+        """Return room for scales and zeros of a chunk, (half, group) each: two columns of the tile."""
+        arrays = (self.scales, self.zeros)
+        return [None if x is None else tw.registers(x.dtype, tw.Layout((2, self.plan.parts))) for x in arrays]
+
+    def read_groups(self, tile, chunk, groups=None):
+        """Return scales and zeros of a chunk, in new registers or in `groups`."""
         plan = self.plan
         first = chunk * plan.parts if plan.parts > 1 else chunk // plan.weights.chunks_in_group
-        scales = tw.registers(self.scales.dtype, tw.Layout((2, plan.parts)))
-        zeros = None if self.zeros is None else tw.registers(self.zeros.dtype, tw.Layout((2, plan.parts)))
+        scales, zeros = self.groups() if groups is None else groups
         for g in tw.static_range(plan.parts):
             place = (tile, first + g, self.row)
             tw.copy(tw.local_tile(self.scales, (1, 1, 2), place)[0, 0, :], scales[:, g])
@@ -50,18 +54,33 @@ def multiply_chunk(plan, acc, part, w, x, words, scales, zeros):
     """
     sums, group_sums = tw.accumulator_rows(plan.mma, acc), tw.accumulator_rows(plan.mma, part)
     steps = plan.steps // plan.parts
+    if plan.folds:
+        ones = tw.registers(w.dtype, w[:, 0, 0].shape)
+        for i in tw.static_range(tw.size(ones)):
+            ones[i] = w.dtype(1)
+        of_x = tw.registers(tw.float32, plan.mma.partition_shape((16, plan.tokens), "C"))
+        x_sums = tw.accumulator_rows(plan.mma, of_x)
     for g in tw.static_range(plan.parts):
         tw.clear(part)
+        if plan.folds:
+            tw.clear(of_x)
         for s in tw.static_range(steps):
             for t in tw.static_range(plan.tiles):
                 for half in tw.static_range(2):
                     zero = plan.weights.zero if zeros is None else zeros[t][half, g]
                     unpack(plan, w[:, t, 0], words[t], zero, half, g * steps + s)
             tw.gemm(plan.mma, part, w[:, :, 0], x(g * steps + s), part)
+            if plan.folds:
+                tw.gemm(plan.mma, ones, x(g * steps + s), of_x[:, 0, :])
         for t in tw.static_range(plan.tiles):
             for half in tw.static_range(2):
                 scale, row = scales[t][half, g].to(tw.float32), 2 * t + half
-                sums[row, :] = tw.fma(group_sums[row, :], scale, sums[row, :])
+                found = group_sums[row, :]
+                if plan.folds:
+                    zero = plan.weights.zero if zeros is None else zeros[t][half, g]
+                    less = -128.0 - (number(zero) if isinstance(zero, int) else zero).to(tw.float32)
+                    found = tw.fma(x_sums[0, :], less, found)
+                sums[row, :] = tw.fma(found, scale, sums[row, :])
 
 
 def unpack(plan, w, words, zero, half, step):
@@ -86,7 +105,8 @@ def unpack(plan, w, words, zero, half, step):
         else:
             field, mask = words[step % 4, step // 4, half] >> (8 * h), 0x00FF00FF
         bits[(0, half, h),] = tw.lop3(field, mask, both, lambda a, b, c: (a & b) | c)
-    w[(None, half, None),] -= (number(zero) + magic).to(tw.uint16).bitcast(w.dtype)
+    if not plan.folds:
+        w[(None, half, None),] -= (number(zero) + magic).to(tw.uint16).bitcast(w.dtype)
 
 
 def number(zero):
@@ -123,45 +143,55 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     acc, part = tw.registers(tw.float32, shape), tw.registers(tw.float32, shape)
     sX = tw.shared(A.dtype, plan.smem_x)[:, :, :, warp]
     x = tw.registers(A.dtype, plan.x_layout)
-    held = [tw.registers(tw.uint32, plan.word_layout) for _ in tiles]
-    coming = [tw.registers(tw.uint32, plan.word_layout) for _ in tiles]
+    # What is under way or multiplied: a chunk's words of each tile, and scales and zeros.
+    rooms = [
+        ([tw.registers(tw.uint32, plan.word_layout) for _ in tiles], [lane.groups() for _ in tiles])
+        for _ in range(plan.rooms)
+    ]
 
-    def load(chunk, words, stage):
-        for tile, target in zip(tiles, words, strict=True):
-            for half in tw.static_range(2):
-                for vector in tw.static_range(plan.vectors):
-                    place = (tile, chunk, (half * plan.vectors + vector) * 32 + lane.lane)
-                    source = tw.local_tile(lane.packed, (1, 1, 4), place)
-                    tw.copy(plan.read, source[0, 0, :], target[:, vector, half])
-        for i in tw.static_range(plan.tokens // 2):  # two rows of 256 bytes at once
-            row, vector = 2 * i + lane.lane // 16, lane.lane % 16
-            source = tw.local_tile(A, (1, 8), (m_block * plan.tokens + row, chunk * 16 + vector), guard=True)
-            tw.copy(plan.copy_x, source[0, :], tw.local_tile(sX[row, :, stage], (8,), (vector,)))
+    def load(chunk, room):
+        words, groups = rooms[room]
+        if chunk < lane.chunks:
+            for tile, target, beside in zip(tiles, words, groups, strict=True):
+                for half in tw.static_range(2):
+                    for vector in tw.static_range(plan.vectors):
+                        place = (tile, chunk, (half * plan.vectors + vector) * 32 + lane.lane)
+                        source = tw.local_tile(lane.packed, (1, 1, 4), place)
+                        tw.copy(plan.read, source[0, 0, :], target[:, vector, half])
+                lane.read_groups(tile, chunk, beside)
+            for i in tw.static_range(plan.rows // 2):  # two rows of 256 bytes at once
+                row, vector = 2 * i + lane.lane // 16, lane.lane % 16
+                source = tw.local_tile(A, (1, 8), (m_block * plan.rows + row, chunk * 16 + vector), guard=True)
+                tw.copy(plan.copy_x, source[0, :], tw.local_tile(sX[row, :, room], (8,), (vector,)))
         tw.cp_async_commit()
 
-    def read_x(stage):
-        tw.cp_async_wait(0)
+    def read_x(room):
+        tw.cp_async_wait(plan.rooms - 2)
         tw.sync_warp()
         for atom in tw.static_range(plan.tokens // 8):
             for i in tw.static_range(4):
-                row = sX[8 * atom + lane.lane % 8, :, stage]
+                row = sX[(8 * atom + lane.lane % 8) % plan.rows, :, room]
                 tw.copy(plan.load_x, tw.local_tile(row, (8,), (4 * i + lane.lane // 8,)), x[:, i, atom])
+
+    def multiply(room):
+        words, groups = rooms[room]
+        scales, zeros = [s for s, _ in groups], None if lane.zeros is None else [z for _, z in groups]
+        multiply_chunk(plan, acc, part, w, lambda s: fragments[:, :, s], words, scales, zeros)
 
     fragments = x.map_layout(lambda _: plan.x_fragments)
     tw.clear(acc)
-    if warp < lane.chunks:
-        load(warp, held, 0)
-    for chunk in tw.range(warp, lane.chunks, plan.shares, unroll=1):
-        groups = [lane.read_groups(tile, chunk) for tile in tiles]
-        stage, is_last = chunk // plan.shares % 2, chunk + plan.shares >= lane.chunks
-        read_x(stage)
-        if not is_last:
-            load(chunk + plan.shares, coming, 1 - stage)
-        scales, zeros = [s for s, _ in groups], None if lane.zeros is None else [z for _, z in groups]
-        multiply_chunk(plan, acc, part, w, lambda s: fragments[:, :, s], held, scales, zeros)
-        if not is_last:
-            for source, target in zip(coming, held, strict=True):
-                tw.copy(source, target)
+    if plan.begins_early:
+        tw.grid_dependency_wait()  # up to here this ran beside the launch before
+        tw.launch_dependents()
+    for room in tw.static_range(plan.rooms - 1):
+        load(warp + room * plan.shares, room)
+    for first in tw.range(warp, lane.chunks, plan.rooms * plan.shares, unroll=1):
+        for room in tw.static_range(plan.rooms):
+            chunk = first + room * plan.shares
+            if room == 0 or chunk < lane.chunks:
+                read_x(room)
+                load(chunk + (plan.rooms - 1) * plan.shares, (room + plan.rooms - 1) % plan.rooms)
+                multiply(room)
 
     finish_block(plan, acc, thread, warp, D, rest, numbers, (m_block, n_block, batch), alpha, beta)
 

@@ -32,35 +32,37 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(B.dtype, plan.smem_w)
     beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
     sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
-    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
-    peers = Peers(plan) if plan.peers > 1 else None
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes, blocks=plan.cluster)
+    peers = Peers(plan, plan.owners) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.peers > 1:
         tw.cluster_wait()
     works = works_of(plan, D, A)
+    rank = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(PRODUCER_REGISTERS)
         if tw.thread_idx.x == 0:
-            state = ring.producer()
+            state, smem = ring.producer(), (sX, sW, *beside)
             for row, column, batch, _split in works:
                 first, last = works.steps(0, peers)
                 for step in range(first, last):
                     for i in tw.static_range(plan.pieces):
-                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i)
+                        bring(plan, state, A, B, parts, smem, (row, column, batch, rank), step * plan.pieces + i)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
-    if plan.peers > 1:
+    if plan.peers > 1 or plan.cluster > 1:
         tw.cluster_sync()
 
 
 @tw.function
 def bring(plan, state, A, B, parts, smem, place, piece):
     """Begin to copy a piece of K, one chunk or two, to the next stage; past the last one come zeros."""
-    row, column, batch = place
+    row, column, batch, rank = place
+    row = plan.cluster * row + rank
     tiles, words, span = plan.block_tiles, plan.weights.words, plan.span
     group = piece
     if plan.weights.chunks_in_group > 1:
@@ -69,8 +71,13 @@ def bring(plan, state, A, B, parts, smem, place, piece):
     with state.fill() as (stage, full):
         source = tw.local_tile(B, (tiles, span, words), (row, piece, 0), guard=True)
         tw.copy(tw.atoms.SM90_TMA_LOAD, source, smem[1][:, :, :, stage], barrier=full)
-        x = tile_of(plan, A, (plan.tokens, 128 * span), (column, piece, batch))
-        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
+        part = plan.tokens // plan.cluster, 128 * span
+        x = tile_of(plan, A, part, (plan.cluster * column + rank, piece, batch))
+        if plan.cluster == 1:
+            tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
+        else:
+            ours = tw.local_tile(smem[0][:, :, stage], part, (rank, 0))
+            tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, x, ours, barrier=full, mask=(1 << plan.cluster) - 1)
         for part, target in zip(parts, smem[2:], strict=True):
             source = tw.local_tile(part, (tiles, plan.parts * span, 16), (row, group, 0), guard=True)
             tw.copy(tw.atoms.SM90_TMA_LOAD, source, target[:, :, :, stage], barrier=full)
@@ -113,7 +120,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
 
     What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them.
     """
-    consumer, lane = tw.warpgroup_id() - 1, tw.lane_id()
+    consumer, lane = tw.shuffle(tw.warpgroup_id(), 0) - 1, tw.lane_id()
     epilogue = plan.epilogue.bind(numbers)
     thread = plan.mma.get_slice((tw.thread_idx.x - WARPGROUP) % plan.mma.size)
     tX = thread.partition_B(sX)
@@ -121,19 +128,32 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     rows = plan.mma.size // 2  # columns of the weights in the items of the consumers
     fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(2)]
     acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
-    shape = plan.mma.partition_shape((rows, plan.tokens), "C")
+    shape = plan.mma.partition_shape((rows, plan.tokens // plan.halves), "C")
     parts = [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
-    sums, group_sums = tw.accumulator_rows(plan.mma, acc), [tw.accumulator_rows(plan.mma, part) for part in parts]
+    sums = [tw.accumulator_rows(plan.mma, acc[:, :, half]) for half in range(plan.halves)]
+    group_sums = [tw.accumulator_rows(plan.mma, part) for part in parts]
     words, packed = tw.registers(tw.uint32, plan.word_layout), sW.recast(tw.uint32)
     steps = plan.steps // plan.parts
     shares = Shares(plan) if plan.shares > 1 else None
     # The second consumer begins when the first one has converted its first item. Once: with short tiles the first may
     # be several ahead. Not with one item under way, where the kernel that did so took 7 % longer on an H200.
-    order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if shares is None and plan.overlaps else None
+    order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if shares is None and plan.skews else None
     state = ring.consumer()
     if shares is not None:
         state.advance(consumer)
     tw.clear(fragments[1])
+    totals = acc if plan.halves == 1 else acc.map_layout(lambda _: tw.Layout((tw.size(acc), 1, 1)))
+
+    def give_back(stage):
+        """Release a stage. What other blocks write there was read by products alone, so that they need no fence."""
+        if plan.cluster == 1:
+            state.give_back(stage)
+        else:
+            tw.sync_warp()
+            if lane == tw.block_rank_in_cluster():
+                ring.empty[stage].arrive()
+            elif lane < plan.cluster:
+                ring.empty[stage].at_rank(lane).arrive(relaxed=True)
 
     def chunk_of(item):
         """Return the chunk of a stage."""
@@ -155,27 +175,29 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                     zero = beside[1][tile, chunk * plan.parts + s // steps, 2 * (lane // 4) + half, stage]
                 unpack(plan, w[:, 0, s], words, zero, half, s)
 
-    def begin(item, stage, g):
-        """Begin the products of a group."""
+    def begin(item, stage, g, rows=0):
+        """Begin the products of a group; `rows` is the half of the rows of x, where a tile has two."""
         tw.wgmma_fence()
+        part = parts[(item * plan.halves + rows) % len(parts)]
         for s in tw.static_range(steps):
             step = g * steps + s
-            a, b = fragments[item % 2][:, :, step], tX[:, :, chunk_of(item) * plan.steps + step, stage]
-            tw.gemm(plan.mma, a, b, parts[item % len(parts)], accumulate=s > 0)
+            a, b = fragments[item % 2][:, 0, step], tX[:, rows, chunk_of(item) * plan.steps + step, stage]
+            tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=s > 0)
         tw.wgmma_commit()
 
-    def add(item, stage, g, pending=0):
+    def add(item, stage, g, pending=0, rows=0):
         """Wait for the sums of a group, and add them to the total; `pending` newer groups may be under way."""
         tile, group = 8 * (item % plan.tiles) + warp, chunk_of(item) * plan.parts + g
         scales = [beside[0][tile, group, 2 * (lane // 4) + half, stage].to(tw.float32) for half in range(2)]
         tw.wgmma_wait(pending)
         for half in tw.static_range(2):
-            row = 2 * (item % plan.tiles) + half
-            sums[row, :] = tw.fma(group_sums[item % len(parts)][half, :], scales[half], sums[row, :])
+            row, found = 2 * (item % plan.tiles) + half, group_sums[(item * plan.halves + rows) % len(parts)]
+            sums[rows][row, :] = tw.fma(found[half, :], scales[half], sums[rows][row, :])
 
     def finish_item(item, stage):
         """Multiply the groups of an item behind its first, and add all."""
-        add(item, stage, 0)
+        for rows in tw.static_range(plan.halves):
+            add(item, stage, 0, plan.halves - 1 - rows, rows)
         for g in tw.static_range(plan.parts - 1):
             begin(item, stage, g + 1)
             add(item, stage, g + 1)
@@ -190,6 +212,8 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     is_first = True
     for row, column, batch, _split in works:
         first, last = works.steps(0, peers)
+        if plan.cluster > 1:
+            row = plan.cluster * row + tw.block_rank_in_cluster()
         tw.clear(acc)
         stage = take(plan, state)
         if order is not None and is_first and consumer == 1:
@@ -200,11 +224,18 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         is_first = False
         for step in tw.range(first, last, unroll=1):
             held = stage
-            begin(0, held, 0)
+            for rows in tw.static_range(plan.halves):
+                begin(0, held, 0, rows)
             for item in tw.static_range(1, plan.items):
                 is_next = item % (plan.tiles * plan.span) == 0
                 next = take(plan, state) if is_next else held
-                if plan.overlaps:
+                if plan.halves > 1:
+                    if is_there(item, step, row):
+                        dequantise(item, next)
+                    for rows in tw.static_range(plan.halves):
+                        add(item - 1, held, 0, pending=1, rows=rows)
+                        begin(item, next, 0, rows)
+                elif plan.overlaps:
                     dequantise(item, next)
                     begin(item, next, 0)
                     add(item - 1, held, 0, pending=1)
@@ -215,7 +246,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                         dequantise(item, next)
                     finish_item(item - 1, held)
                 if is_next:
-                    state.give_back(held)
+                    give_back(held)
                 if not plan.overlaps:
                     begin(item, next, 0)
                 held = next
@@ -223,15 +254,16 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 stage = take(plan, state)
                 dequantise(0, stage)
             finish_item(plan.items - 1, held)
-            state.give_back(held)
+            give_back(held)
         place = row, column, batch
         if shares is not None:
-            shares.add(acc, consumer)
+            shares.add(totals, consumer)
             if consumer == 0:
-                finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta)
+                finish(plan, epilogue, totals, sD, D, operands, place, 0, alpha, beta)
         elif peers is None:
-            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+            finish(plan, epilogue, totals, sD, D, operands, place, consumer, alpha, beta)
         else:
-            mine = peers.exchange(acc)
-            if peers.rank == 0:
+            mine = peers.exchange(totals)
+            if peers.rank < plan.owners:
+                place = row, plan.owners * column + peers.rank, batch
                 finish(plan, epilogue, mine, sD, D, operands, place, consumer, alpha, beta)

@@ -37,6 +37,11 @@ _INSTRUCTIONS_PER_US = 4 * 1400  # of warps, that a multiprocessor issues
 class StreamPlan(WeightPlan):
     """A plan for warps that each have the block's columns and rows, and a share of K."""
 
+    rows: int = 8  # of x that are there: of the others of an instruction any will do
+    rooms: int = 2  # for chunks that a warp multiplies or has asked for
+    folds: bool = False
+    begins_early: bool = False
+
     def __hash__(self) -> int:  # a dataclass does not inherit one
         return super().__hash__()
 
@@ -48,9 +53,9 @@ class StreamPlan(WeightPlan):
     @property
     def smem_x(self) -> ComposedLayout:
         """x: (row, K, stage, warp); the swizzle puts the 16 bytes of eight rows into different banks."""
-        chunk = self.tokens * CHUNK
-        shape = (self.tokens, CHUNK, 2, self.shares)
-        return ComposedLayout(Swizzle(3, 3, 4), 0, Layout(shape, (CHUNK, 1, chunk, 2 * chunk)))
+        chunk = self.rows * CHUNK
+        shape = (self.rows, CHUNK, self.rooms, self.shares)
+        return ComposedLayout(Swizzle(3, 3, 4), 0, Layout(shape, (CHUNK, 1, chunk, self.rooms * chunk)))
 
     @property
     def copy_x(self) -> CopyAtom:
@@ -159,4 +164,5 @@ def stream_plan(problem: Problem, configuration: Configuration, arch: Arch) -> S
     rows, columns, _ = configuration.tile
     tiles, mma = columns // TILE, make_tiled_mma(instruction_of(problem), (1, 1, 1))
     weights = problem.weights.without_extents()
-    return StreamPlan(weights, tiles, tiles, rows, configuration.warps[1], mma, ElementEpilogue.of(problem))
+    there = rows if problem.m > 2 else 2
+    return StreamPlan(weights, tiles, tiles, rows, configuration.warps[1], mma, ElementEpilogue.of(problem), there)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import ClassVar
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
@@ -76,8 +75,6 @@ class WarpgroupConfiguration(Configuration):
 class WarpgroupPlan(WeightPlan):
     """A plan for two consumers with `tiles` times 64 columns each; `peers` blocks of a cluster have parts of K."""
 
-    owners: ClassVar[int] = 1  # of the peers: the first one adds up the sums of all
-
     stages: int
     peers: int
     batched: bool
@@ -105,6 +102,16 @@ class WarpgroupPlan(WeightPlan):
         return self.tile[:2]
 
     @property
+    def owners(self) -> int:
+        """The peers that add up sums, each those of as many rows of x: two of 128 rows."""
+        return 2 if self.peers > 1 and self.tokens > ROWS else 1
+
+    @property
+    def halves(self) -> int:
+        """The parts of the rows of x, of which one is multiplied while the sums of the other are added: two of 128."""
+        return self.tokens // self.mma.tiler_mn[1]
+
+    @property
     def chunks(self) -> int:
         """The chunks of K in an iteration."""
         return self.items * self.shares // self.tiles
@@ -112,7 +119,8 @@ class WarpgroupPlan(WeightPlan):
     @property
     def span(self) -> int:
         """The chunks of K in a stage: two, which are half as many copies, where both have groups of their own."""
-        return 2 if self.overlaps and self.tiles == 1 and self.weights.chunks_in_group == 1 else 1
+        is_short = self.halves == self.tiles == self.weights.chunks_in_group == 1
+        return 2 if self.overlaps and is_short else 1
 
     @property
     def pieces(self) -> int:
@@ -127,7 +135,12 @@ class WarpgroupPlan(WeightPlan):
     @property
     def overlaps(self) -> bool:
         """Whether an item is begun before the products of the last are over: registers hold the sums of both."""
-        return self.parts == 1 and self.tokens * self.tiles <= 64
+        return self.parts == 1 and self.tokens * self.tiles <= ROWS * self.halves
+
+    @property
+    def skews(self) -> bool:
+        """Whether the second consumer begins when the first one has converted its first item."""
+        return self.overlaps
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -192,7 +205,8 @@ class WarpgroupPlan(WeightPlan):
         sums = self.columns * self.tokens * 4
         results = ROWS * self.part.shape_mnk[1] * CONSUMERS * 2 if self.stores_boxes else 0
         spare = ROW if self.shares > 1 else 0  # behind the zeros of a stage
-        return self.stages * (self.stage_bytes + spare + 16) + results + (self.peers + self.shares - 2) * sums
+        others = (self.peers - 1) * sums // self.owners + (self.shares - 1) * sums
+        return self.stages * (self.stage_bytes + spare + 16) + results + others
 
 
 class WeightWarpgroups(Family):
@@ -310,13 +324,15 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
     rows, columns, _ = configuration.tile
     weights: WeightFormat | None = problem.weights
     assert weights is not None
+    # Two instructions of half the rows, where a group's sums are added once for a chunk.
+    width = min(rows, ROWS) if weights.groups_in_chunk == 1 else rows
     return WarpgroupPlan(
         weights,
         max(columns // (ROWS * CONSUMERS), 1),
         columns // TILE,
         rows,
         configuration.shares,
-        make_tiled_mma(_instruction(problem.compute, rows, "RS"), (CONSUMERS // configuration.shares, 1, 1)),
+        make_tiled_mma(_instruction(problem.compute, width, "RS"), (CONSUMERS // configuration.shares, 1, 1)),
         ElementEpilogue.of(problem).transposed,
         configuration.stages,
         configuration.splits,

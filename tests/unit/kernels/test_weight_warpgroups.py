@@ -66,6 +66,7 @@ CASES = [
     (4, 128, 8, 700, 128, BF16, "each", 8, 128, 1, None),  # three tiles a block, each shorter than the ring
     (4, 128, 8, 300, 600, BF16, "none", 8, 64, 1, None),
     (8, 128, 8, 1100, 100, np.float16, "none", 8, 256, 1, None),
+    (4, 128, 100, 72, 1032, BF16, "each", 128, 128, 2, None),  # two blocks add up the sums of 64 rows each
 ]
 
 
@@ -133,14 +134,19 @@ def test_conversions_run_under_products(case: int) -> None:
     assert not re.search(r"C75\d\d", module.log), module.log
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
-    found = re.findall(r"HGMMA|WARPGROUP\.DEPBAR|HADD2\.BF16_V2|HFMA2|HADD2", disassemble(module.cubin))
+    code = disassemble(module.cubin)
+    found = re.findall(r"HGMMA|WARPGROUP\.DEPBAR|HADD2\.BF16_V2|HFMA2|HADD2", code)
     if (dtype, bits, group) != (tw.bfloat16, 4, 128):
         return
     text = "".join({"HGMMA": "p", "WARPGROUP.DEPBAR": "w"}.get(word, "c") for word in found)
-    # Before each wait an item has been converted, 32 registers, beside the first one before the loop.
+    # Before each wait an item has been converted, 32 registers, beside the first one before the loop. With 128 rows each
+    # item is multiplied in two halves: the wait for the second follows, with the next item's first half under way.
     waits = text.split("w")[:-1]
+    halves = 2 if case == 0 else 1
     assert len(waits) >= 2 and "p" in waits[0], text
-    assert all(part.count("c") >= (32 if n else 64) for n, part in enumerate(waits)), text
+    assert all(part.count("c") >= (32 if n else 64) for n, part in enumerate(waits[::halves])), text
+    if halves == 2:  # all waits but the last leave a half under way
+        assert re.findall(r"DEPBAR\.LE gsb0, (\w+)", code) == ["0x1"] * (len(waits) - 1) + ["0x0"]
 
 
 @pytest.mark.parametrize("bits", [4, 8])
