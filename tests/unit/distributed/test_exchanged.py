@@ -197,7 +197,7 @@ def test_what_the_kernel_does_not_take_is_computed_by_launches() -> None:
     [
         ("GATHERED", (512, 4096, 8192), (128, 128, 64)),
         ("SCATTERED", (512, 8192, 4096), (128, 128, 64)),
-        ("GATHERED", (2048, 4096, 8192), (128, 256, 64)),  # of other ranks' rows, when they have come
+        ("GATHERED", (2048, 4096, 8192), (128, 128, 64)),
     ],
 )
 def test_few_rows_take_tiles_that_hide_how_long_ranks_wait(
