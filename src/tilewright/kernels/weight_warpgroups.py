@@ -89,6 +89,7 @@ class WarpgroupPlan(WeightPlan):
     # What the Hopper kernel's parts ask of its plans.
     cluster = 1
     splits = 1
+    consumers = CONSUMERS
     is_ping_pong = takes_turns = alternates = streams = False
     rows = None  # that leave by stores: they leave from registers
 
