@@ -65,8 +65,6 @@ def matmul_scattered(
         if tw.thread_idx.x == 0:
             state = ring.producer()
             for row, column, reader, _split in works:
-                if reader == rank:
-                    fetch(plan, arrived, sD, (row * plan.cluster + place, column, 0))
                 for k_tile in range(works.k_tiles):
                     with state.fill() as (stage, full):
                         tile = tile_of(plan, A, (m, k), (plan.cluster * row + place, k_tile, reader))
@@ -80,18 +78,6 @@ def matmul_scattered(
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
-
-
-@tw.function
-def fetch(plan, arrived, sD, place):
-    """Begin to fetch to L2 what others have sent for a tile. What comes later is written there, too."""
-    pieces, buffer = Pieces(plan, place, 0), sD[:, :, 0]
-    for parts in arrived:
-        for wave in tw.static_range(pieces.waves * pieces.groups):
-            for piece in tw.static_range(pieces.parts):
-                where = place[0] * pieces.waves * pieces.groups + wave, place[1] * pieces.parts + piece
-                tile = tw.local_tile(parts[:, :, 0], plan.part.tiler_mn, where, guard=True)
-                tw.prefetch(tw.atoms.SM90_TMA_LOAD, tile, buffer)
 
 
 class Post:

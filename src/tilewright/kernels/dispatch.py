@@ -229,9 +229,10 @@ def _packings(
     arranged: ArrangedProblem, arrangement: Arrangement, candidate: Candidate, library: str
 ) -> tuple[Packing | None, Packing | None]:
     device = arranged.inputs.of(OUT).device
+    early = candidate.family.begins_early(candidate.configuration)
     sides = zip(candidate.packed, (arranged.problem.a, arranged.problem.b), (arrangement.a, arrangement.b), strict=True)
     first, second = (
-        packing_for(operand, placement, library, device, candidate.family.begins_early) if is_packed else None
+        packing_for(operand, placement, library, device, early) if is_packed else None
         for is_packed, operand, placement in sides
     )
     return first, second

@@ -126,7 +126,10 @@ class Family(ABC):
 
     takes_further: ClassVar[bool] = False  # whether the kernel has results beside D where the problem asks for them
     takes_pairs: ClassVar[bool] = False  # whether the epilogue may take the accumulators of pairs of columns
-    begins_early: ClassVar[bool] = False  # whether a launch begins while the packing of its operands ends
+
+    def begins_early(self, configuration: Configuration) -> bool:
+        """Say whether a launch begins while the packing of its operands ends."""
+        return False
 
     @abstractmethod
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:

@@ -147,6 +147,9 @@ _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # first, by which ping-pong in 128 x 128 takes 0.97 of it at 2048 and 4096 cubed on an H200, and 0.99 where K is 14336
 # (and which TileLang's rates at K = 256 to 2048 show); and a second launch, an estimate.
 _START_US, _TILE_US, _LAUNCH_US = 1.5, 3.0 / (128 * 256), 2.5
+_ELEMENT_US = (
+    0.042  # of a thread's results in rows of odd length: 2047 cubed in tiles of 128 x 256 takes 5.9 us more so
+)
 # Shares of L2: matrices that stay there as they are, and those of which a part is kept (on an H200 25 to 33 MB were
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
@@ -160,18 +163,26 @@ class Hopper(Family):
     name = "hopper"
     takes_further = True
     takes_pairs = True
-    begins_early = True
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
-        """Return the candidates, which launch as many blocks as the GPU has multiprocessors."""
+        """Return the candidates, which launch as many blocks as the GPU has multiprocessors.
 
-        def on_all(configuration: Configuration, follows: bool) -> Configuration:
+        Where all tiles are computed at once, a product begins while its operands are packed: 1111 cubed takes 16.4 us
+        so on an H200, and 17.2 otherwise. 4095 cubed takes 236 us, and 231 otherwise.
+        """
+
+        def on_all(configuration: Configuration, is_packed: bool) -> Configuration:
             assert isinstance(configuration, HopperConfiguration), configuration
+            follows = is_packed and _tiles(problem, configuration) * configuration.splits <= machine.multiprocessors
             return replace(configuration, blocks=machine.multiprocessors, follows=follows)
 
         found = super().candidates(problem, machine)
         return [replace(c, configuration=on_all(c.configuration, any(c.packed))) for c in found]
+
+    def begins_early(self, configuration: Configuration) -> bool:
+        assert isinstance(configuration, HopperConfiguration), configuration
+        return configuration.follows
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return the tiles of the table, narrow ones where D is narrow, and splits of K where tiles are few.
@@ -218,6 +229,8 @@ class Hopper(Family):
         # Rows of D^T leave from registers, an element at a time: that it takes twice as long is an estimate.
         owners = owners_of(problem, c)
         finish = m * n * _TILE_US * (1 + c.is_swapped) / owners
+        if problem.d.alignment < VECTOR_BYTES:  # they leave an element at a time
+            finish += m * n * _ELEMENT_US / (WARPGROUP if c.is_ping_pong else c.threads - WARPGROUP) / owners
         adding = 0.0
         if c.streams:
             clusters = machine.multiprocessors // c.cluster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -273,12 +274,15 @@ def test_unaligned_operands_are_packed_and_results_are_not() -> None:
 
 
 def test_products_begin_while_their_operands_are_packed() -> None:
-    """Only those; a find has the same name whether they are or not."""
+    """Only those, where tiles are computed at once; a find has the same name whether they are or not."""
     aligned = problem_of("bf16", 1111, 1111, 1111)
     odd = replace(aligned, a=Operand(tw.bfloat16, "K", 2))
-    for problem, follows in ((aligned, False), (odd, True)):
+    for problem in (aligned, odd):
         for c in legal(problem):
+            tiles = math.prod(-(-1111 // extent) for extent in c.configuration.tile[:2]) * c.configuration.splits
+            follows = problem is odd and tiles <= H200.multiprocessors
             assert isinstance(c.configuration, HopperConfiguration) and c.configuration.follows == follows
+            assert Hopper().begins_early(c.configuration) == follows
             plan = Hopper().launch(c.problem, c.configuration, H200.arch).plan
             assert plan.begins_early == (follows or c.configuration.adds_in_cluster), c
     assert {text_of(c) for c in legal(odd)} == {text_of(c) for c in legal(aligned)}
