@@ -151,6 +151,13 @@ def test_conversions_run_under_products(case: int) -> None:
         assert re.findall(r"DEPBAR\.LE gsb0, (\w+)", code) == ["0x1"] * (len(waits) - 1) + ["0x0"]
 
 
+def test_one_row_is_streamed_by_two_blocks_of_a_multiprocessor() -> None:
+    """Memory decides; what a block does before and behind it is hidden by the other one."""
+    problem, machine = problem_of(tw.bfloat16, 4, 128, 1, 8192, 8192), Machine.of(SM90A)
+    chosen = fastest(problem, machine, all_candidates(problem, machine))
+    assert (chosen.family.name, chosen.configuration.tile[:2]) == ("weight streaming", (8, 32))
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_the_choice(bits: int) -> None:
     """On Hopper warpgroups from 16 rows on; no other target has them."""
