@@ -54,33 +54,18 @@ def multiply_chunk(plan, acc, part, w, x, words, scales, zeros):
     """
     sums, group_sums = tw.accumulator_rows(plan.mma, acc), tw.accumulator_rows(plan.mma, part)
     steps = plan.steps // plan.parts
-    if plan.folds:
-        ones = tw.registers(w.dtype, w[:, 0, 0].shape)
-        for i in tw.static_range(tw.size(ones)):
-            ones[i] = w.dtype(1)
-        of_x = tw.registers(tw.float32, plan.mma.partition_shape((16, plan.tokens), "C"))
-        x_sums = tw.accumulator_rows(plan.mma, of_x)
     for g in tw.static_range(plan.parts):
         tw.clear(part)
-        if plan.folds:
-            tw.clear(of_x)
         for s in tw.static_range(steps):
             for t in tw.static_range(plan.tiles):
                 for half in tw.static_range(2):
                     zero = plan.weights.zero if zeros is None else zeros[t][half, g]
                     unpack(plan, w[:, t, 0], words[t], zero, half, g * steps + s)
             tw.gemm(plan.mma, part, w[:, :, 0], x(g * steps + s), part)
-            if plan.folds:
-                tw.gemm(plan.mma, ones, x(g * steps + s), of_x[:, 0, :])
         for t in tw.static_range(plan.tiles):
             for half in tw.static_range(2):
                 scale, row = scales[t][half, g].to(tw.float32), 2 * t + half
-                found = group_sums[row, :]
-                if plan.folds:
-                    zero = plan.weights.zero if zeros is None else zeros[t][half, g]
-                    less = -128.0 - (number(zero) if isinstance(zero, int) else zero).to(tw.float32)
-                    found = tw.fma(x_sums[0, :], less, found)
-                sums[row, :] = tw.fma(found, scale, sums[row, :])
+                sums[row, :] = tw.fma(group_sums[row, :], scale, sums[row, :])
 
 
 def unpack(plan, w, words, zero, half, step):
@@ -105,8 +90,7 @@ def unpack(plan, w, words, zero, half, step):
         else:
             field, mask = words[step % 4, step // 4, half] >> (8 * h), 0x00FF00FF
         bits[(0, half, h),] = tw.lop3(field, mask, both, lambda a, b, c: (a & b) | c)
-    if not plan.folds:
-        w[(None, half, None),] -= (number(zero) + magic).to(tw.uint16).bitcast(w.dtype)
+    w[(None, half, None),] -= (number(zero) + magic).to(tw.uint16).bitcast(w.dtype)
 
 
 def number(zero):
@@ -144,15 +128,11 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     sX = tw.shared(A.dtype, plan.smem_x)[:, :, :, warp]
     x = tw.registers(A.dtype, plan.x_layout)
     # What is under way or multiplied: a chunk's words of each tile, and scales and zeros.
-    rooms = [
-        ([tw.registers(tw.uint32, plan.word_layout) for _ in tiles], [lane.groups() for _ in tiles])
-        for _ in range(plan.rooms)
-    ]
+    rooms = [[(tw.registers(tw.uint32, plan.word_layout), lane.groups()) for _ in tiles] for _ in range(2)]
 
     def load(chunk, room):
-        words, groups = rooms[room]
         if chunk < lane.chunks:
-            for tile, target, beside in zip(tiles, words, groups, strict=True):
+            for tile, (target, beside) in zip(tiles, rooms[room], strict=True):
                 for half in tw.static_range(2):
                     for vector in tw.static_range(plan.vectors):
                         place = (tile, chunk, (half * plan.vectors + vector) * 32 + lane.lane)
@@ -166,7 +146,7 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         tw.cp_async_commit()
 
     def read_x(room):
-        tw.cp_async_wait(plan.rooms - 2)
+        tw.cp_async_wait(0)
         tw.sync_warp()
         for atom in tw.static_range(plan.tokens // 8):
             for i in tw.static_range(4):
@@ -174,23 +154,19 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                 tw.copy(plan.load_x, tw.local_tile(row, (8,), (4 * i + lane.lane // 8,)), x[:, i, atom])
 
     def multiply(room):
-        words, groups = rooms[room]
+        words, groups = zip(*rooms[room], strict=True)
         scales, zeros = [s for s, _ in groups], None if lane.zeros is None else [z for _, z in groups]
         multiply_chunk(plan, acc, part, w, lambda s: fragments[:, :, s], words, scales, zeros)
 
     fragments = x.map_layout(lambda _: plan.x_fragments)
     tw.clear(acc)
-    if plan.begins_early:
-        tw.grid_dependency_wait()  # up to here this ran beside the launch before
-        tw.launch_dependents()
-    for room in tw.static_range(plan.rooms - 1):
-        load(warp + room * plan.shares, room)
-    for first in tw.range(warp, lane.chunks, plan.rooms * plan.shares, unroll=1):
-        for room in tw.static_range(plan.rooms):
+    load(warp, 0)
+    for first in tw.range(warp, lane.chunks, 2 * plan.shares, unroll=1):
+        for room in tw.static_range(2):
             chunk = first + room * plan.shares
             if room == 0 or chunk < lane.chunks:
                 read_x(room)
-                load(chunk + (plan.rooms - 1) * plan.shares, (room + plan.rooms - 1) % plan.rooms)
+                load(chunk + plan.shares, 1 - room)
                 multiply(room)
 
     finish_block(plan, acc, thread, warp, D, rest, numbers, (m_block, n_block, batch), alpha, beta)

@@ -32,37 +32,35 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(B.dtype, plan.smem_w)
     beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
     sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
-    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes, blocks=plan.cluster)
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
     peers = Peers(plan, plan.owners) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.peers > 1:
         tw.cluster_wait()
     works = works_of(plan, D, A)
-    rank = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(PRODUCER_REGISTERS)
         if tw.thread_idx.x == 0:
-            state, smem = ring.producer(), (sX, sW, *beside)
+            state = ring.producer()
             for row, column, batch, _split in works:
                 first, last = works.steps(0, peers)
                 for step in range(first, last):
                     for i in tw.static_range(plan.pieces):
-                        bring(plan, state, A, B, parts, smem, (row, column, batch, rank), step * plan.pieces + i)
+                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
-    if plan.peers > 1 or plan.cluster > 1:
+    if plan.peers > 1:
         tw.cluster_sync()
 
 
 @tw.function
 def bring(plan, state, A, B, parts, smem, place, piece):
     """Begin to copy a piece of K, one chunk or two, to the next stage; past the last one come zeros."""
-    row, column, batch, rank = place
-    row = plan.cluster * row + rank
+    row, column, batch = place
     tiles, words, span = plan.block_tiles, plan.weights.words, plan.span
     group = piece
     if plan.weights.chunks_in_group > 1:
@@ -71,13 +69,8 @@ def bring(plan, state, A, B, parts, smem, place, piece):
     with state.fill() as (stage, full):
         source = tw.local_tile(B, (tiles, span, words), (row, piece, 0), guard=True)
         tw.copy(tw.atoms.SM90_TMA_LOAD, source, smem[1][:, :, :, stage], barrier=full)
-        part = plan.tokens // plan.cluster, 128 * span
-        x = tile_of(plan, A, part, (plan.cluster * column + rank, piece, batch))
-        if plan.cluster == 1:
-            tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
-        else:
-            ours = tw.local_tile(smem[0][:, :, stage], part, (rank, 0))
-            tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, x, ours, barrier=full, mask=(1 << plan.cluster) - 1)
+        x = tile_of(plan, A, (plan.tokens, 128 * span), (column, piece, batch))
+        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
         for part, target in zip(parts, smem[2:], strict=True):
             source = tw.local_tile(part, (tiles, plan.parts * span, 16), (row, group, 0), guard=True)
             tw.copy(tw.atoms.SM90_TMA_LOAD, source, target[:, :, :, stage], barrier=full)
@@ -135,25 +128,12 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     words, packed = tw.registers(tw.uint32, plan.word_layout), sW.recast(tw.uint32)
     steps = plan.steps // plan.parts
     shares = Shares(plan) if plan.shares > 1 else None
-    # The second consumer begins when the first one has converted its first item. Once: with short tiles the first may
-    # be several ahead. Not with one item under way, where the kernel that did so took 7 % longer on an H200.
-    order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if shares is None and plan.skews else None
+    order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if plan.skews else None
     state = ring.consumer()
     if shares is not None:
         state.advance(consumer)
     tw.clear(fragments[1])
     totals = acc if plan.halves == 1 else acc.map_layout(lambda _: tw.Layout((tw.size(acc), 1, 1)))
-
-    def give_back(stage):
-        """Release a stage. What other blocks write there was read by products alone, so that they need no fence."""
-        if plan.cluster == 1:
-            state.give_back(stage)
-        else:
-            tw.sync_warp()
-            if lane == tw.block_rank_in_cluster():
-                ring.empty[stage].arrive()
-            elif lane < plan.cluster:
-                ring.empty[stage].at_rank(lane).arrive(relaxed=True)
 
     def chunk_of(item):
         """Return the chunk of a stage."""
@@ -209,19 +189,15 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         chunk = (plan.items * step + item) * plan.shares + (consumer if plan.shares > 1 else 0)
         return chunk < chunks
 
-    is_first = True
     for row, column, batch, _split in works:
         first, last = works.steps(0, peers)
-        if plan.cluster > 1:
-            row = plan.cluster * row + tw.block_rank_in_cluster()
         tw.clear(acc)
         stage = take(plan, state)
-        if order is not None and is_first and consumer == 1:
+        if order is not None and consumer == 1:
             order.sync()
         dequantise(0, stage)
-        if order is not None and is_first and consumer == 0:
+        if order is not None and consumer == 0:
             order.arrive()
-        is_first = False
         for step in tw.range(first, last, unroll=1):
             held = stage
             for rows in tw.static_range(plan.halves):
@@ -246,7 +222,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                         dequantise(item, next)
                     finish_item(item - 1, held)
                 if is_next:
-                    give_back(held)
+                    state.give_back(held)
                 if not plan.overlaps:
                     begin(item, next, 0)
                 held = next
@@ -254,7 +230,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 stage = take(plan, state)
                 dequantise(0, stage)
             finish_item(plan.items - 1, held)
-            give_back(held)
+            state.give_back(held)
         place = row, column, batch
         if shares is not None:
             shares.add(totals, consumer)

@@ -80,8 +80,6 @@ class WeightPlan:
         height = self.columns + 4
         return Layout((self.columns, self.tokens, self.shares), (1, height, height * self.tokens))
 
-    folds = False
-
     @property
     def read(self) -> CopyAtom:
         return UniversalCopy(128)

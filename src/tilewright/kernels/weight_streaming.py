@@ -29,7 +29,8 @@ ROWS = 16  # of x in a block at most
 # What the prediction takes: the time from a load to its data in microseconds, and how many bytes the second-level cache
 # gives for each that memory does.
 _LATENCY_US, _CACHE_RATE = 0.8, 1.3
-_START_US = 4.5  # the first loads of a block and its last sums, so that one row takes what it did on an H200
+_START_US = 4.5  # the first loads of a block and its last sums, which hide less where a multiprocessor has one block:
+_ALONE_US = 0.7  # one row took 11.2 us in blocks of 64 columns on an H200, and 10.4 in those of 32
 _INSTRUCTIONS_PER_US = 4 * 1400  # of warps, that a multiprocessor issues
 
 
@@ -38,9 +39,6 @@ class StreamPlan(WeightPlan):
     """A plan for warps that each have the block's columns and rows, and a share of K."""
 
     rows: int = 8  # of x that are there: of the others of an instruction any will do
-    rooms: int = 2  # for chunks that a warp multiplies or has asked for
-    folds: bool = False
-    begins_early: bool = False
 
     def __hash__(self) -> int:  # a dataclass does not inherit one
         return super().__hash__()
@@ -54,8 +52,8 @@ class StreamPlan(WeightPlan):
     def smem_x(self) -> ComposedLayout:
         """x: (row, K, stage, warp); the swizzle puts the 16 bytes of eight rows into different banks."""
         chunk = self.rows * CHUNK
-        shape = (self.rows, CHUNK, self.rooms, self.shares)
-        return ComposedLayout(Swizzle(3, 3, 4), 0, Layout(shape, (CHUNK, 1, chunk, self.rooms * chunk)))
+        shape = (self.rows, CHUNK, 2, self.shares)
+        return ComposedLayout(Swizzle(3, 3, 4), 0, Layout(shape, (CHUNK, 1, chunk, 2 * chunk)))
 
     @property
     def copy_x(self) -> CopyAtom:
@@ -137,7 +135,8 @@ class WeightStreaming(Family):
         instructions = tiles * (32 * each + STEPS * rows // 8 + 16 * weights.groups_in_chunk) + rows
         issued = on_one * warps * of_warp * instructions / _INSTRUCTIONS_PER_US
         compute = max(loading, cached, issued) + waves * _START_US
-        return Prediction(blocks, resident, waves, compute, problem.bytes / machine.bandwidth + _START_US)
+        memory = problem.bytes / machine.bandwidth + _START_US - _ALONE_US * (resident > 1)
+        return Prediction(blocks, resident, waves, compute, memory)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         return launch_plan(problem, stream_plan(problem, configuration, arch), arch, _kernel)

@@ -118,8 +118,9 @@ def configurations(problem: Problem) -> list[WarpgroupConfiguration]:
 
 
 MACHINE_CODE = [
-    (tw.bfloat16, 4, 128, 128, 128, 1), (tw.bfloat16, 4, 128, 64, 128, 2), (tw.bfloat16, 4, 128, 8, 64, 1),
-    (tw.float16, 4, 32, 64, 256, 1), (tw.bfloat16, 8, 64, 16, 256, 4), (tw.float16, 8, 128, 128, 128, 2), (tw.bfloat16, 8, 256, 8, 128, 1),
+    (tw.bfloat16, 4, 128, 128, 128, 2), (tw.bfloat16, 4, 128, 128, 128, 1), (tw.bfloat16, 4, 128, 64, 128, 2),
+    (tw.bfloat16, 4, 128, 8, 64, 1), (tw.float16, 4, 32, 64, 256, 1), (tw.bfloat16, 8, 64, 16, 256, 4),
+    (tw.float16, 8, 128, 128, 128, 2), (tw.bfloat16, 8, 256, 8, 128, 1),
 ]  # fmt: skip
 
 
@@ -139,14 +140,22 @@ def test_conversions_run_under_products(case: int) -> None:
     if (dtype, bits, group) != (tw.bfloat16, 4, 128):
         return
     text = "".join({"HGMMA": "p", "WARPGROUP.DEPBAR": "w"}.get(word, "c") for word in found)
-    # Before each wait an item has been converted, 32 registers, beside the first one before the loop. With 128 rows each
-    # item is multiplied in two halves: the wait for the second follows, with the next item's first half under way.
+    # Before each wait an item has been converted, 32 registers, beside the first one before the loop. With 128 rows, where
+    # blocks share K, each item is multiplied in two halves: the wait for the second follows, with the next item's first
+    # half under way.
     waits = text.split("w")[:-1]
     halves = 2 if case == 0 else 1
     assert len(waits) >= 2 and "p" in waits[0], text
     assert all(part.count("c") >= (32 if n else 64) for n, part in enumerate(waits[::halves])), text
     if halves == 2:  # all waits but the last leave a half under way
         assert re.findall(r"DEPBAR\.LE gsb0, (\w+)", code) == ["0x1"] * (len(waits) - 1) + ["0x0"]
+
+
+def test_one_row_is_streamed_by_two_blocks_of_a_multiprocessor() -> None:
+    """Memory decides; what a block does before and behind it is hidden by the other one."""
+    problem, machine = problem_of(tw.bfloat16, 4, 128, 1, 8192, 8192), Machine.of(SM90A)
+    chosen = fastest(problem, machine, all_candidates(problem, machine))
+    assert (chosen.family.name, chosen.configuration.tile[:2]) == ("weight streaming", (8, 32))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
