@@ -578,7 +578,7 @@ def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
         state.give_back(following)
         other.add_to(acc, 0, factors[1])
     else:
-        (factor,) = (None,) if ahead is None else ahead.take(last, (stage,))
+        factor = None if ahead is None else ahead.take(last, (stage,))[0]
         tw.wgmma_wait(0)
         state.give_back(stage)
         one.add_to(acc, 0, factor)

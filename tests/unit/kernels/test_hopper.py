@@ -157,13 +157,15 @@ def test_nothing_spills_beside_scales_of_blocks(name: str, configuration: Hopper
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "reads"),
+    ("name", "tile", "stages", "reads"),
     [
-        ("rows and blocks", 6, {"LDG": 2, "SHFL": 4, "LDS": 0}),
-        ("rows by TMA and blocks", 5, {"LDG": 1, "SHFL": 2, "LDS": 4}),  # the load is one for 32 tiles of K
+        ("rows and blocks", (128, 128), 6, {"LDG": 2, "SHFL": 4, "LDS": 0}),
+        ("rows by TMA and blocks", (64, 128), 9, {"LDG": 0, "SHFL": 2, "LDS": 16}),  # D^T: pairs of scales
     ],
 )
-def test_tiles_of_k_by_turns_in_machine_code(name: str, stages: int, reads: dict[str, int]) -> None:
+def test_tiles_of_k_by_turns_in_machine_code(
+    name: str, tile: tuple[int, int], stages: int, reads: dict[str, int]
+) -> None:
     """In a step of two tiles of K the products of one begin before the sums of the other are added.
 
     Accumulators are nowhere moved, and descriptors are computed by the uniform unit alone.
