@@ -127,8 +127,10 @@ class ScalesOfStages:
     """Scales that TMA brought to a stage beside the tiles; of 128 rows that share one, lanes hold those of 32 tiles.
 
     A load of global memory passes through shared memory's banks, from which products read, and through the queue of
-    what TMA asked for.
+    what TMA asked for: those of the next 32 tiles are on their way meanwhile.
     """
+
+    tiles = 32
 
     def __init__(self, scales, k_tile, last, count):
         self.scales, self.begin, self.last, self.count = scales, k_tile, last, count
@@ -137,7 +139,7 @@ class ScalesOfStages:
         self.fetch(k_tile)
 
     def fetch(self, k_tile):
-        """Begin to load a scale for each lane: those of this tile of K and of the 31 behind it, or of the last one."""
+        """Begin to load a scale for each lane: those of a tile of K and of the 31 behind it, or of the last one."""
         block = tw.minimum(k_tile + tw.lane_id(), self.last) * self.scales.depth // BLOCK
         for held, array, reads, first in zip(
             self.held, self.scales.arrays, self.scales.reads, self.scales.firsts, strict=True
@@ -146,25 +148,23 @@ class ScalesOfStages:
                 held[1] = array[tw.minimum(first // reads.span, array.shape[0] - 1), block]
 
     @tw.function
-    def turn(self, number):
-        """Begin with those that were loaded last, after 32 tiles of K."""
-        if number % 32 == 0:
-            for held in self.held:
-                if held is not None:
-                    held[0] = held[1]
-            self.fetch(self.begin + number + 32)
+    def turn(self, k_tile):
+        """Go on to the scales of a tile of K and of those behind it, which were loaded last."""
+        for held in self.held:
+            if held is not None:
+                held[0] = held[1]
+        if k_tile + self.tiles <= self.last:
+            self.fetch(k_tile + self.tiles)
 
     def take(self, following, stages):
         """Return for each tile of K what multiplies accumulators, by waves of `count`; they are in these `stages`."""
         scales, number = self.scales, following - len(stages) - self.begin
-        if any(held is not None for held in self.held):
-            self.turn(number)
         found = []
         for step, stage in enumerate(stages):
             values = [
                 [box[inside + offset, 0, stage] for offset in reads.firsts]
                 if reads.boxed
-                else [tw.shuffle(held[0], (number + step) % 32)]
+                else [tw.shuffle(held[0], (number + step) % self.tiles)]
                 for box, held, reads, inside in zip(scales.boxes, self.held, scales.reads, scales.inside, strict=True)
             ]
             waves = range(0, len(scales.reads[0].groups), self.count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple  # Any: numbers of the device
 
 import tilewright as tw
-from tilewright.kernels._blocks_kernel import BlockScales, add_scaled
+from tilewright.kernels._blocks_kernel import BlockScales, ScalesOfStages, add_scaled
 from tilewright.kernels._hopper_results_kernel import Results, results_buffer
 from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, WARPGROUP
 from tilewright.kernels.problem import BLOCK
@@ -489,6 +489,26 @@ class Partial:
 
 
 @tw.function
+def in_turns(multiply, state, first, end, step, stage, ahead):
+    """Multiply tiles of K, `step` at a time, and return the stage of the products that are under way.
+
+    Lanes that hold scales of some tiles turn to others between loops: where a register that a load is on its way to is
+    read under a condition, a warp waits for the load whether or not the condition holds.
+    """
+    if not isinstance(ahead, ScalesOfStages):
+        for k_tile in range(first, end, step):
+            stage = multiply(state, k_tile, stage)
+    else:
+        for begin in range(first, end, ahead.tiles):
+            ahead.turn(begin)
+            for k_tile in range(begin, tw.minimum(begin + ahead.tiles, end), step):
+                stage = multiply(state, k_tile, stage)
+        if step > 1 and (ahead.last - first) // step * step % ahead.tiles == 0:  # tiles are left for these
+            ahead.turn(ahead.last)
+    return stage
+
+
+@tw.function
 def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
     """Multiply tiles of K, each of which is added to the accumulators in float32, by the `scales` of its blocks.
 
@@ -498,8 +518,9 @@ def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
     rows, _ = plan.mma.tiler_mn
     waves, partial = plan.tile[0] // rows, Partial(plan, acc.dtype)
     ahead = None if scales is None else scales.ahead(first, last - 1, tw.size(partial.sums))
-    tw.clear(acc)
-    for k_tile in range(first, last):
+
+    @tw.function
+    def multiply_one(state, k_tile, _):
         factors = None
         with state.read() as stage:
             for wave in tw.static_range(waves):
@@ -513,6 +534,9 @@ def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
                 tw.wgmma_wait(0)
         partial.add_to(acc, waves - 1, factors)
 
+    tw.clear(acc)
+    in_turns(multiply_one, state, first, last, 1, None, ahead)
+
 
 @tw.function
 def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
@@ -521,7 +545,7 @@ def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
     ahead = None if scales is None else scales.ahead(first, last - 1, tw.size(acc), 2)
 
     @tw.function
-    def begin(partial):
+    def begin(state, partial):
         """Begin the products of the next stage, and return it."""
         stage = state.acquire()
         tw.wgmma_fence()
@@ -529,20 +553,23 @@ def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
         tw.wgmma_commit()
         return stage
 
-    tw.clear(acc)
-    stage = begin(one)
-    for k_tile in range(first, last - 2, 2):
-        following = begin(other)
+    @tw.function
+    def multiply_two(state, k_tile, stage):
+        following = begin(state, other)
         factors = (None, None) if ahead is None else ahead.take(k_tile + 2, (stage, following))
         tw.wgmma_wait(1)
         state.give_back(stage)
         one.add_to(acc, 0, factors[0])
-        stage = begin(one)
+        stage = begin(state, one)
         tw.wgmma_wait(1)
         state.give_back(following)
         other.add_to(acc, 0, factors[1])
+        return stage
+
+    tw.clear(acc)
+    stage = in_turns(multiply_two, state, first, last - 2, 2, begin(state, one), ahead)
     if (last - first) % 2 == 0:
-        following = begin(other)
+        following = begin(state, other)
         factors = (None, None) if ahead is None else ahead.take(last, (stage, following))
         tw.wgmma_wait(1)
         state.give_back(stage)
@@ -551,7 +578,7 @@ def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
         state.give_back(following)
         other.add_to(acc, 0, factors[1])
     else:
-        factors = (None, None) if ahead is None else ahead.take(last, (stage,))
+        factor = None if ahead is None else ahead.take(last, (stage,))[0]
         tw.wgmma_wait(0)
         state.give_back(stage)
-        one.add_to(acc, 0, factors[0])
+        one.add_to(acc, 0, factor)

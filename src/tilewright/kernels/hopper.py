@@ -36,6 +36,7 @@ from tilewright.kernels.hopper_plan import (
     owners_of,
     plan_for,
     results_of,
+    takes_boxes,
 )
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
@@ -138,9 +139,9 @@ _BESIDE = 0.05
 # 0.91 for 4096 x 7168 x 2048.
 _WAITS = 1.04
 _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, measured on tiles of 64 x 64
-# With scales of blocks that consumers load: 128 x 7168 x 16384 on an H100, in tiles of 128 x 64. With factors in shared
-# memory an H200 took 36.3 us for it, as without scales, and 40.1 in tiles of 128 x 128 by two splits in a cluster.
-_LEAST_SCALED_US = 0.42
+# With scales of blocks, measured on an H200 with 128 x 7168 x 16384 in tiles of 128 x 64, and with 64 x 7168 x 2048 by
+# D^T, whose threads multiply a scale for each of their columns: 8.6 us, and 6.9 by two splits in a cluster.
+_LEAST_SCALED_US = 0.3
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
 _CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
 # In microseconds: until the first products, an estimate; a tile of 128 x 256 from its last product to the next tile's
@@ -406,7 +407,7 @@ def _configuration(
         is_ping_pong,
         is_swapped=is_swapped,
     )
-    return replace(found, stages=min(_room(problem, found, arch) // _stage_bytes(problem, found.tile), _MOST_STAGES))
+    return replace(found, stages=min(_room(problem, found, arch) // _stage_bytes(problem, found), _MOST_STAGES))
 
 
 def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
@@ -419,14 +420,10 @@ def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
     return arch.shared_bytes_optin - SPARE_BYTES - results
 
 
-def _has_boxes(problem: Problem) -> bool:
-    return any(x.boxed for x in problem.blocks)
-
-
-def _stage_bytes(problem: Problem, tile: tuple[int, int, int]) -> int:
+def _stage_bytes(problem: Problem, c: HopperConfiguration) -> int:
     """Return the bytes of a stage, with its two mbarriers and with scales of blocks at whole lines."""
-    m, n, k = tile
-    extents = [m if x.of == "A" else n for x in problem.blocks if x.boxed]
+    m, n, k = c.tile
+    extents = [m if x.of == "A" else n for x in problem.blocks if x.boxed and takes_boxes(problem, c)]
     return (m + n) * k * problem.a.dtype.bytes + 16 + sum(-(-4 * e // ROW) * ROW for e in extents)
 
 
@@ -447,12 +444,12 @@ def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> It
     if may_leave and (not problem.blocks or m * n <= (64 if has_columns else 128) * 128):
         yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
     sums = m * n * problem.accumulator.bytes
-    stage = _stage_bytes(problem, whole.tile)
+    stage = _stage_bytes(problem, whole)
     for splits in _CLUSTERS:
         one = replace(whole, splits=splits, adds_in_cluster=True)
         others = (splits - 1) * sums // owners_of(problem, one) + 8
         stages = whole.stages - -(-others // stage)
-        if _has_boxes(problem):  # what is left beside whole stages counts
+        if takes_boxes(problem, one):  # what is left beside whole stages counts
             stages = min((_room(problem, one, arch) - others) // stage, _MOST_STAGES)
         # Of the 16 or 18 multiprocessors that lie together whole clusters are formed.
         at_once = whole.blocks * (16 // splits * splits) // 18
@@ -494,8 +491,8 @@ def step_us(
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
     filled = (of_a + of_b / c.cluster) / rate
-    least = _LEAST_SCALED_US if problem.blocks and not _has_boxes(problem) else _LEAST_STEP_US
-    return max(multiplying + _BESIDE * (of_a + of_b) / rate, filled, least)
+    scaled = _LEAST_SCALED_US * (n / _NARROW[-1] if c.is_swapped else 1) if problem.blocks else 0.0
+    return max(multiplying + _BESIDE * (of_a + of_b) / rate, filled, scaled, _LEAST_STEP_US)
 
 
 def _lines(operand: Operand) -> float:

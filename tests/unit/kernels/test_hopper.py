@@ -158,22 +158,27 @@ def test_nothing_spills_beside_scales_of_blocks(name: str, configuration: Hopper
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "reads"),
+    ("name", "tile", "stages", "reads"),
     [
-        ("rows and blocks", 6, {"LDG": 2, "SHFL": 4, "LDS": 0}),
-        ("rows by TMA and blocks", 5, {"LDG": 1, "SHFL": 2, "LDS": 4}),  # the load is one for 32 tiles of K
+        ("rows and blocks", (128, 128), 6, {"LDG": 2, "SHFL": 4, "LDS": 0}),
+        ("rows by TMA and blocks", (64, 128), 9, {"LDG": 0, "SHFL": 2, "LDS": 16}),  # D^T: pairs of scales
     ],
 )
-def test_tiles_of_k_by_turns_in_machine_code(name: str, stages: int, reads: dict[str, int]) -> None:
+def test_tiles_of_k_by_turns_in_machine_code(
+    name: str, tile: tuple[int, int], stages: int, reads: dict[str, int]
+) -> None:
     """In a step of two tiles of K the products of one begin before the sums of the other are added.
 
-    Accumulators are nowhere moved, and descriptors are computed by the uniform unit alone.
+    Accumulators are nowhere moved, and descriptors are computed by the uniform unit alone. Scales that lanes hold for
+    32 tiles of K are loaded between loops.
     """
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
     problem = replace(problem_of("e4m3", 4096, 4096, 8192), blocks=BLOCKS[name])
-    plan = plan_for(problem, HopperConfiguration((128, 128, 128), (8, 1), stages), H200.arch)
-    assert plan.overlaps and plan.behind == stages // 2 - 1
+    is_swapped = tile[0] < tile[1]
+    configuration = HopperConfiguration((*tile, 128), (8, 1), stages, is_swapped=is_swapped)
+    plan = plan_for(problem, configuration, H200.arch)
+    assert plan.overlaps and plan.behind == 2
     a = tw.spec(tw.float8_e4m3fn, (4096, 8192, 1), stride=(8192, 1, 0))
     d = tw.spec(tw.bfloat16, (4096, 4096, 1), stride=(4096, 1, 0))
     scales = [tw.spec(tw.float32, (rows, 64, 1), stride=(1, rows, 0)) for rows in (4096, 32)]
@@ -187,28 +192,35 @@ def test_tiles_of_k_by_turns_in_machine_code(name: str, stages: int, reads: dict
     step = min((lines[a:b] for a, b in jumps if a < b and any("QGMMA" in x for x in lines[a:b])), key=len)
     kinds = [found[1] for x in step if (found := re.search(r"\b(QGMMA|FFMA|R2UR|WARPGROUP\.\w+|LDG|SHFL|LDS)\b", x))]
     work = [kind for kind in kinds if kind not in reads]
-    half = ["WARPGROUP.ARRIVE", *["QGMMA"] * 4, "WARPGROUP.DEPBAR", *["FFMA"] * 64]
+    half = ["WARPGROUP.ARRIVE", *["QGMMA"] * 4, "WARPGROUP.DEPBAR", *["FFMA"] * (math.prod(tile) // 256)]
     assert work == 2 * half
     assert {kind: kinds.count(kind) for kind in reads} == reads
 
 
 def test_promoted_sums_prefer_tiles_by_turns() -> None:
     """The choices are those that an H200 took least time for, with scales of blocks and without."""
-    for extents in ((8192, 8192, 8192), (4096, 4096, 4096), (4096, 7168, 2048), (128, 7168, 16384)):
+    squares = (8192, 8192, 8192), (4096, 4096, 4096), (4096, 7168, 2048)
+    for extents in (*squares, (128, 7168, 16384)):
         problem = replace(problem_of("e4m3", *extents), blocks=BLOCKS["rows and blocks"])
         best = min(legal(problem), key=lambda c: c.prediction.us if c.prediction else 0)
         assert best.configuration.tile == (128, 128, 128)
         assert not any(max(c.configuration.tile[:2]) > BLOCK for c in legal(problem))
-    for extents, tile in (
-        ((8192, 8192, 8192), (192, 128)),
-        ((4096, 4096, 4096), (128, 128)),
-        ((4096, 7168, 2048), (128, 128)),
-        ((128, 7168, 16384), (128, 64)),
-        ((128, 7168, 2048), (128, 64)),
+    for extents, name in (
+        (squares[0], "192x128x128, cooperative, 4 stages"),
+        (squares[1], "128x128x128, cooperative, 6 stages"),
+        (squares[2], "128x128x128, cooperative, 6 stages"),
+        ((128, 7168, 16384), "128x128x128, cooperative, 5 stages, 2 splits in a cluster"),
+        ((128, 7168, 2048), "128x64x128, cooperative, 8 stages"),
+        ((128, 4096, 7168), "128x128x128, cooperative, 4 stages, 3 splits in a cluster"),
+        ((64, 7168, 2048), "64x128x128, cooperative, 8 stages, 2 splits in a cluster, D^T"),
+        ((16, 4096, 7168), "16x128x128, cooperative, 12 stages, 3 splits in a cluster, D^T"),
     ):
         problem = replace(problem_of("e4m3", *extents), blocks=BLOCKS["rows by TMA and blocks"])
         best = min(legal(problem), key=lambda c: c.prediction.us if c.prediction else 0)
-        assert best.configuration.tile[:2] == tile
+        assert str(best.configuration) == name
+        is_swapped, has_three = name.endswith("D^T"), name.startswith("192")
+        plan = plan_for(problem, best.configuration, H200.arch)
+        assert any(x.boxed for x in plan.blocks) == (is_swapped or has_three)
     best = min(legal(problem_of("e4m3", 4096, 7168, 2048)), key=lambda c: c.prediction.us if c.prediction else 0)
     assert best.configuration.tile == (128, 128, 128)
 

@@ -196,21 +196,27 @@ def test_hopper(name: str, rows_b: int) -> None:
 @pytest.mark.parametrize("name", HOPPER)
 @pytest.mark.spread(2)
 def test_scales_by_tma(name: str, rows_b: int) -> None:
-    """TMA brings scales that are contiguous along rows or columns, and aligned; of 128 columns lanes hold those of K.
-
-    With few rows there are more of these than lanes, and a second tile of D that begins with its own.
-    """
+    """TMA brings scales that are contiguous along rows or columns, and aligned, where the plan takes them so."""
     tile, further = HOPPER[name]
-    m, n, k = (
-        9 if "rows" in name else 140,
-        9 if name == "few columns" else 200,
-        34 * BLOCK if name == "few rows" else 400,
-    )
+    m, n, k = 9 if "rows" in name else 140, 9 if name == "few columns" else 200, 400
     a, b = small(1, (m, k)), small(2, (n, k)).T
     scale_a, scale_b = powers(3, blocks(k), m + -m % 4)[:, :m].T, powers(4, blocks(k), -(-n // rows_b))
     with only(HopperConfiguration(tile, (warps(tile), 1), 3, **further), 1) as family:
         found = tw.matmul(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=tw.float32)
     assert [x.boxed for x in family.launched[0].blocks] == [True, rows_b == 1 and n % 4 == 0]
+    assert np.array_equal(found, exact(a, b, scale_a, scale_b))
+
+
+@pytest.mark.parametrize("k", [33, 66])
+@pytest.mark.parametrize(("tile", "is_swapped"), [((192, 128), False), ((8, 128), True)], ids=["rows", "D^T"])
+@pytest.mark.spread(2)
+def test_lanes_turn_to_further_scales(tile: tuple[int, int], is_swapped: bool, k: int) -> None:
+    """Of more tiles of K than lanes, also where the last two or one, which D^T adds alone, begin with the next."""
+    a, b = small(1, (5, k * BLOCK)), small(2, (132, k * BLOCK)).T
+    scale_a, scale_b = powers(3, k, 8)[:, :5].T, powers(4, k, 2)
+    configuration = HopperConfiguration((*tile, 128), (warps((*tile, 128)), 1), 3, is_swapped=is_swapped)
+    with only(configuration, 1):
+        found = tw.matmul(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=tw.float32)
     assert np.array_equal(found, exact(a, b, scale_a, scale_b))
 
 
