@@ -229,7 +229,9 @@ class Hopper(Family):
         step = self.step_us(problem, c, busy, machine)
         # Rows of D^T leave from registers, an element at a time: that it takes twice as long is an estimate.
         owners = owners_of(problem, c)
-        finish = m * n * _TILE_US * (1 + c.is_swapped) / owners / (1 + (c.splits > 1))  # sums leave as they are
+        finish = m * n * _TILE_US * (1 + c.is_swapped) / owners
+        if c.splits > 1 and not c.adds_in_cluster:  # sums leave as they are
+            finish /= 2
         if problem.d.alignment < VECTOR_BYTES:  # they leave an element at a time
             finish += m * n * _ELEMENT_US / (WARPGROUP if c.is_ping_pong else c.threads - WARPGROUP) / owners
         adding = 0.0
