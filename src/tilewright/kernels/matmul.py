@@ -204,7 +204,7 @@ class Matmul:
         >>> matrix = tw.spec(tw.bfloat16, (4096, 4096))
         >>> found = tw.matmul.explain(matrix, matrix)
         >>> found.choice.configuration.tile
-        (128, 256, 64)
+        (128, 128, 64)
 
         Raises `ArgumentError` as the call would.
         """
