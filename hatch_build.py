@@ -48,7 +48,8 @@ INNER = tuple(f"tilewright/{folder}/" for folder in ("backends", "ir", "passes")
 # Rooms in whose functions variables have short names.
 _ROOMS = (
     "ahead", "arch", "atoms", "bench", "cli", "demo", "distributed", "draw", "frontend", "instructions", "jax",
-    "kernels", "layout", "profile", "runtime", "schedule", "suites", "tensors", "tiled", "torch", "trace", "tune",
+    "kernels", "language", "layout", "profile", "runtime", "schedule", "suites", "tensors", "tiled", "torch", "trace",
+    "tune",
 )  # fmt: skip
 SHORT = (*INNER, *(f"tilewright/{folder}/" for folder in _ROOMS))
 SHOWN = ("tilewright/backends/sim/findings.py",)
@@ -304,10 +305,8 @@ def thin(text: str) -> str:
     return "\n".join(lines)
 
 
-_SCOPES = (
-    ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.ListComp, ast.SetComp, ast.DictComp,
-    ast.GeneratorExp,
-)  # fmt: skip
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SCOPES = (*_DEFINITIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _BY_NAME = {"locals", "eval", "exec", "vars", "dir"}  # what knows variables by their names
 
 
@@ -322,10 +321,11 @@ def is_short(name: str) -> bool:
 
 
 def short(text: str) -> str:
-    """Return a module whose functions have variables with short names: it compiles to the same code.
+    """Return a module whose functions have variables with short names: it compiles to the same instructions.
 
-    Parameters keep their names, as do variables that scopes within a function use, those of texts with braces, and all
-    of functions that decorators read.
+    Those of comprehensions count, and those that comprehensions and lambdas use. Parameters keep their names, as do
+    variables that definitions within a function use, those of texts with braces, and all of functions that decorators
+    read.
     """
     tree, lines = ast.parse(text), [line.encode() for line in text.split("\n")]
     definitions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
@@ -334,39 +334,55 @@ def short(text: str) -> str:
     for node in definitions:
         if isinstance(node, ast.FunctionDef) and id(node) not in read:
             found = short_names(node)
-            names = [part for part in of_scope(node) if isinstance(part, ast.Name) and part.id in found]
+            names = [part for part in names_of(node, _DEFINITIONS) if part.id in found]
             places += [(n.lineno, n.col_offset, n.end_col_offset or n.col_offset, found[n.id]) for n in names]
     for row, begin, end, name in sorted(places, reverse=True):
         lines[row - 1] = lines[row - 1][:begin] + name.encode() + lines[row - 1][end:]
     return b"\n".join(lines).decode()
 
 
-def of_scope(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body that belong to its own scope, and the scopes within it as a whole."""
-    for node in function.body if isinstance(function, ast.FunctionDef) else ast.iter_child_nodes(function):
+def of_scope(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body that belong to its own scope, and the closed scopes within it as a whole."""
+    for node in scope.body if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope):
         yield node
-        if not isinstance(node, _SCOPES):
-            yield from of_scope(node)
+        if not isinstance(node, closed):
+            yield from of_scope(node, closed)
+
+
+def names_of(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> list[ast.Name]:
+    """Return the places of a scope where names are."""
+    return [node for node in of_scope(scope, closed) if isinstance(node, ast.Name)]
+
+
+def stored(names: Iterable[ast.Name]) -> set[str]:
+    """Return which of the names get values."""
+    return {node.id for node in names if isinstance(node.ctx, ast.Store)}
+
+
+def from_outside(scope: ast.AST) -> set[str]:
+    """Return the names that a scope and those within it do not define: `x` of `[y + x for y in z]`, and `z`."""
+    names = names_of(scope)
+    inner = [from_outside(node) for node in of_scope(scope) if isinstance(node, _SCOPES)]
+    return {node.id for node in names}.union(*inner) - stored(names)
 
 
 def short_names(function: ast.FunctionDef) -> dict[str, str]:
     """Return new names for the variables of a function that may have other ones."""
-    nodes = list(of_scope(function))
-    scopes = [part for node in nodes if isinstance(node, _SCOPES) for part in ast.walk(node)]
-    texts = [part for node in ast.walk(function) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)]
-    variables = [node for node in nodes if isinstance(node, ast.Name)]
-    everything = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    taken = {node.id for node in (*scopes, *texts) if isinstance(node, ast.Name)}
-    for node in ast.walk(function):  # names that are no nodes of their own
-        for field in ("arg", "name", "rest", "asname"):
+    variables, nodes = names_of(function, _DEFINITIONS), list(ast.walk(function))
+    everything = {node.id for node in nodes if isinstance(node, ast.Name)}
+    long = {name for name in stored(variables) if len(name) > 1 and not name.startswith("__")}
+    if not long or everything & _BY_NAME:
+        return {}
+    definitions = [node for node in of_scope(function, _DEFINITIONS) if isinstance(node, _DEFINITIONS)]
+    texts = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+    within = (part for node in (*definitions, *texts) for part in ast.walk(node))
+    taken = {node.id for node in within if isinstance(node, ast.Name)} | from_outside(function)
+    for node in nodes:  # names that are no nodes of their own, but those of arguments in calls
+        for field in () if isinstance(node, ast.keyword) else ("arg", "name", "rest", "asname"):
             found = getattr(node, field, None)
             taken |= {found.split(".")[0]} if isinstance(found, str) else set()
         taken |= set(node.names) if isinstance(node, (ast.Global, ast.Nonlocal)) else set()
-    stored = {node.id for node in variables if isinstance(node.ctx, ast.Store)}
-    long = [name for name in stored - taken if len(name) > 1 and not name.startswith("__")]
-    if everything & _BY_NAME:
-        return {}
-    order = {node.id: None for node in variables if node.id in long}
+    order = {node.id: None for node in variables if node.id in long - taken}
     letters = (
         "".join(chosen) for length in (1, 2) for chosen in itertools.product(string.ascii_lowercase, repeat=length)
     )

@@ -58,17 +58,17 @@ class Space:
 
     def __init__(self, axes: Mapping[str, Sequence[Any]] | None = None, **more: Sequence[Any]) -> None:
         instance("Space", "axes", axes, (Mapping, type(None)), "a dict of the values of each axis by name")
-        given = {**(axes or {}), **more}
-        if not given:
+        lists = {**(axes or {}), **more}
+        if not lists:
             raise ArgumentError("a space has at least one axis: tw.Space(BM=(64, 128))")
-        for name, values in given.items():
+        for name, values in lists.items():
             if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__") or not len(values):
                 raise ArgumentError(f"axis {name} of a space takes a sequence of values, got {values!r}")
             if not all(isinstance(value, Hashable) for value in values):
                 raise ArgumentError(f"the values of axis {name} of a space have to be hashable, got {tuple(values)!r}")
             if any(a == b for a, b in itertools.combinations(values, 2)):
                 raise ArgumentError(f"axis {name} of a space has a value twice: {tuple(values)!r}")
-        object.__setattr__(self, "axes", tuple((name, tuple(values)) for name, values in given.items()))
+        object.__setattr__(self, "axes", tuple((name, tuple(values)) for name, values in lists.items()))
         object.__setattr__(self, "constraints", ())
 
     def where(self, holds: Callable[..., object], reason: str | None = None) -> Space:
