@@ -60,7 +60,7 @@ class ProductCase:
             numbers = pool(out.dtype, "whole" if product.kind.is_whole else product.style)
             host = np.resize(numbers, product.shape).view(f"i{out.dtype.bytes}")
             out.bits[...] = self.memory.put(host)
-            self._added = self.memory.wide(out.array)
+            self._added = self.memory.wide(self.memory.copied(out.array))  # of float64 the same array
 
     def call(self) -> list[Any]:
         product = self.product

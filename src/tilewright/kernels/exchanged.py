@@ -86,7 +86,7 @@ class RingFamily:
     def configurations(self, problem: Problem, machine: Machine) -> dict[HopperConfiguration, float]:
         """Return the configurations that take a problem, with the microseconds that are predicted for a product."""
         found: dict[HopperConfiguration, float] = {}
-        are_boxes = problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES and problem.d.dtype.bytes in (2, 4)
+        are_boxes = problem.is_whole_vectors and problem.d.dtype.bytes in (2, 4)
         if self._stores_boxes and not are_boxes:
             return found
         # Accumulators of a thread in ping-pong: with more, some are spilled.
@@ -99,7 +99,7 @@ class RingFamily:
             is_other = c.consumers != CONSUMERS or c.streams or (c.is_ping_pong and c.tile[1] < self._narrowest)
             is_other |= c.cluster > 1 or c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large
             if prediction is not None and not is_other:
-                slower = _IN_TURNS if c.is_ping_pong and self._narrowest else 1.0
+                slower = 1.0 if c.is_ping_pong == self._stores_boxes else _IN_TURNS if c.is_ping_pong else _TOGETHER
                 found[c] = slower * prediction.us + self._waits(problem, c)
         return found
 
@@ -128,7 +128,8 @@ class RingFamily:
 
 # Gathering 8192 cubed on two H200s takes 778 us in tiles of 128 x 256, and 798 and 881 in ping-pong in 128 x 192 and
 # 128 x 128, whether rows travel or not.
-_IN_TURNS = 1.03
+# Scattering takes 753 us in ping-pong, and 839 in cooperative tiles.
+_IN_TURNS, _TOGETHER = 1.03, 1.1
 GATHERED = RingFamily(matmul_gathered, stores_boxes=False, narrowest=192)
 SCATTERED = RingFamily(matmul_scattered, stores_boxes=True)
 

@@ -134,6 +134,9 @@ _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
 _BESIDE = 0.05
+# Operations from which on it is twice that: what a GPU draws sets its clock then, and bytes draw power. Taken in turns
+# with others for 10 ms such products show none of it; a Llama block, of which they are most, takes 37.4 ms for 37.8.
+_LONG = 5e11
 # Of sums that are promoted in other tiles than 128 x 128, and 192 x 128 by three consumers: products wait for additions
 # or for bytes there. 128 x 128 takes 0.87 of the time of 128 x 192 at 4096 cubed on an H200, 1.01 at 8192 cubed, and
 # 0.91 for 4096 x 7168 x 2048.
@@ -494,7 +497,8 @@ def step_us(
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
     filled = (of_a + of_b / c.cluster) / rate
     scaled = _LEAST_SCALED_US * (n / _NARROW[-1] if c.is_swapped else 1) if problem.blocks else 0.0
-    return max(multiplying + _BESIDE * (of_a + of_b) / rate, filled, scaled, _LEAST_STEP_US)
+    is_long = 2 * problem.m * problem.columns * problem.k * problem.batch > _LONG
+    return max(multiplying + _BESIDE * (1 + is_long) * (of_a + of_b) / rate, filled, scaled, _LEAST_STEP_US)
 
 
 def _lines(operand: Operand) -> float:

@@ -243,11 +243,13 @@ class HopperPlan:
 
 
 def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:
-    """Plan a kernel; problems that differ in extents only have one plan.
+    """Plan a kernel; problems that differ in extents only have one plan, or two where rows of D end between 16 bytes.
 
     Raises `LayoutError` where the configuration does not fit the instruction.
     """
-    n = PAIRED_ROWS if problem.is_gated and problem.n % PAIRED_ROWS == 0 else 1
+    n = VECTOR_BYTES // problem.d.dtype.bytes if problem.is_whole_vectors else 1
+    if problem.is_gated and problem.n % PAIRED_ROWS == 0:
+        n = PAIRED_ROWS
     return _plan(replace(problem, m=1, n=n, k=1, batch=min(problem.batch, 2)), configuration, arch)
 
 
@@ -271,7 +273,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     atom = instruction_for(a.dtype, b.dtype, n, (a.major, b.major), problem.compute)
     d = problem.accumulator if splits > 1 else problem.d.dtype
     beside = max(bool(problem.operands or problem.places), len(problem.further)) if splits == 1 else 0
-    boxes = not swapped and (splits > 1 or (problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES))
+    boxes = not swapped and (splits > 1 or problem.is_whole_vectors)
     owners = owners_of(problem, configuration)
     share = width // owners
     columns = _part_columns(share, d.bytes, not swapped and d.bytes in (2, 4), beside)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilewright import dtypes as t
+from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.kernels.precision import PARTS, Parts
@@ -129,6 +130,12 @@ class Problem:
     def columns(self) -> int:
         """The columns of the product: two for each of D where its epilogue takes pairs."""
         return self.n * (1 + self.is_gated)
+
+    @property
+    def is_whole_vectors(self) -> bool:
+        """Whether D's rows begin and end at multiples of 16 bytes: a store by TMA writes up to such an end."""
+        d = self.d
+        return d.major == "MN" and d.alignment >= VECTOR_BYTES and self.n * d.dtype.bytes % VECTOR_BYTES == 0
 
     @property
     def quantises(self) -> bool:

@@ -316,10 +316,11 @@ def _kernel(further: int, cluster: int) -> Kernel:
 
 
 def warpgroup_plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupPlan:
-    """Plan a kernel; problems that differ in extents only have equal plans."""
+    """Plan a kernel; problems that differ in extents only have equal plans, where rows of D end at 16 bytes or not."""
     weights = problem.weights
     assert weights is not None
-    read = replace(problem, m=1, n=1, k=1, batch=min(problem.batch, 2), weights=weights.without_extents())
+    n = VECTOR_BYTES // problem.d.dtype.bytes if problem.is_whole_vectors else 1
+    read = replace(problem, m=1, n=n, k=1, batch=min(problem.batch, 2), weights=weights.without_extents())
     return _plan(read, configuration)
 
 
@@ -345,7 +346,7 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
         Grouped(_GROUP),
         make_tiled_mma(_instruction(problem.compute, min(rows, 64), "SS")),
         problem.compute,
-        rows > 8 and problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES and problem.d.dtype.bytes == 2,
+        rows > 8 and problem.is_whole_vectors and problem.d.dtype.bytes == 2,
     )
 
 

@@ -83,7 +83,8 @@ def compiled() -> Iterator[object]:
 @pytest.mark.parametrize(("name", "majors", "adds", "aligned", "configuration"), list(compiled()))
 def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, configuration: HopperConfiguration) -> None:
     """Neither do products wait for each other, which ptxas would tell."""
-    problem = problem_of(name, 4093, 4095, 4091, majors, adds=adds, aligned=aligned)
+    columns = 4096 if aligned else 4095
+    problem = problem_of(name, 4093, columns, 4091, majors, adds=adds, aligned=aligned)
     stored, _, accumulator, out = TYPES[name]
     plan = plan_for(problem, configuration, H200.arch)
 
@@ -93,13 +94,13 @@ def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, confi
 
     is_whole = configuration.splits == 1 or configuration.adds_in_cluster
     adds = adds and is_whole
-    d = matrix(4093, 4095, "K", out if is_whole else accumulator)
+    d = matrix(4093, columns, "K", out if is_whole else accumulator)
     m, n, _ = configuration.tile
     sums = [tw.spec(accumulator, (m, n, 264), stride=(n, 1, m * n))] * configuration.streams
     kernel = matmul_warpgroups.numbered(adds + len(sums)).configure(min_blocks=1)
     if configuration.cluster_size > 1:
         kernel = kernel.configure(cluster=configuration.cluster_size)
-    operands = (matrix(4093, 4091, majors[0], stored), matrix(4095, 4091, majors[1], stored))
+    operands = (matrix(4093, 4091, majors[0], stored), matrix(columns, 4091, majors[1], stored))
     one = accumulator.numpy.type(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -228,14 +229,14 @@ def test_promoted_sums_prefer_tiles_by_turns() -> None:
 @pytest.mark.parametrize("tile", [(128, 160, 64), (128, 192, 64)], ids=str)
 def test_wide_tiles_of_one_consumer_have_registers_for_rows(tile: tuple[int, int, int]) -> None:
     """A scale for each row spills nothing; where matrices or further results are added, others are proposed."""
-    problem = replace(problem_of("bf16", 4093, 4095, 4096), scales=(tw.float32,))
+    problem = replace(problem_of("bf16", 4093, 4096, 4096), scales=(tw.float32,))
     configuration = HopperConfiguration(tile, (8, 1), 4, is_ping_pong=True)
     assert tile in {c.configuration.tile for c in legal(problem)}
     plan = plan_for(problem, configuration, H200.arch)
     kernel, one = matmul_warpgroups.numbered(1).configure(min_blocks=1), np.float32(1)
-    a, b = (tw.spec(tw.bfloat16, (rows, 4096, 1), stride=(4096, 1, 0)) for rows in (4093, 4095))
-    d = tw.spec(tw.bfloat16, (4093, 4095, 1), stride=(4096, 1, 0))
-    scale = tw.spec(tw.float32, (4093, 4095, 1), stride=(1, 0, 0))
+    a, b = (tw.spec(tw.bfloat16, (rows, 4096, 1), stride=(4096, 1, 0)) for rows in (4093, 4096))
+    d = tw.spec(tw.bfloat16, (4093, 4096, 1), stride=(4096, 1, 0))
+    scale = tw.spec(tw.float32, (4093, 4096, 1), stride=(1, 0, 0))
     found = kernel[132, THREADS].resources(d, a, b, one, one, plan, scale, arch="sm_90a")
     assert not found.spills and found.local_bytes == 0, found
     for more in ({"c": tw.bfloat16}, {"elements": (tw.bfloat16,)}, {"further": (Further(tw.float32, "sum", "M"),)}):
@@ -305,6 +306,16 @@ def test_bytes_and_floats_of_32_bits_are_read_along_k() -> None:
         found = legal(problem_of(name, 512, 512, 512, "MK"))
         assert found and all(c.packed == (True, False) for c in found)
     assert all(c.packed == (False, False) for c in legal(problem_of("f16", 512, 512, 512, "MM")))
+
+
+def test_tma_stores_only_rows_that_end_at_16_bytes() -> None:
+    """It writes whole 16 bytes at the end of a row: behind 67 columns there would be 5 more."""
+    for n, is_whole in ((64, True), (67, False), (72, True), (68, False)):
+        problem = problem_of("bf16", 256, n, 256)
+        assert problem.d.alignment == 16 and problem.is_whole_vectors == is_whole
+        whole = [c for c in legal(problem) if not (c.configuration.is_swapped or c.configuration.splits > 1)]
+        plans = [plan_for(c.problem, c.configuration, H200.arch) for c in whole]
+        assert any(plan.stores_boxes for plan in plans) == is_whole
 
 
 # --- what is chosen ------------------------------------------------------------------------------------------
