@@ -259,9 +259,9 @@ FURTHER: dict[str, tuple[Further, ...]] = {
 @pytest.mark.spread(16)
 def test_nothing_spills(name: str, configuration: HopperConfiguration) -> None:
     further = FURTHER[name]
-    plan = plan_for(problem(4093, 4095, further), configuration, H200.arch)
-    a, b = (tw.spec(tw.bfloat16, (rows, 4091, 1), stride=(4096, 1, 0)) for rows in (4093, 4095))
-    d = tw.spec(tw.bfloat16, (4093, 4095, 1), stride=(4096, 1, 0))
+    plan = plan_for(problem(4093, 4096, further), configuration, H200.arch)
+    a, b = (tw.spec(tw.bfloat16, (rows, 4091, 1), stride=(4096, 1, 0)) for rows in (4093, 4096))
+    d = tw.spec(tw.bfloat16, (4093, 4096, 1), stride=(4096, 1, 0))
     parts = tw.spec(tw.float32, (4096, 256, 1), stride=(1, 4096, 0))
     kernel = matmul_warpgroups.numbered(len(further)).configure(min_blocks=1)
     if configuration.cluster_size > 1:

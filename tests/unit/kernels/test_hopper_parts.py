@@ -34,7 +34,7 @@ def configurations() -> Iterator[object]:
     """Yield every configuration of every precision; all but the first with tf32 are slow."""
     for name in PARTS:
         for adds in (True, False):
-            for c in HopperParts().candidates(problem_of(name, 4093, 4095, 4091, adds=adds), H200):
+            for c in HopperParts().candidates(problem_of(name, 4093, 4096, 4091, adds=adds), H200):
                 first = (name, c.configuration.tile, adds) == ("tf32x3", (128, 128, 32), True)
                 words = f"{name}, {c.configuration}{', with C' * adds}"
                 yield pytest.param(name, adds, c.configuration, id=words, marks=() if first else pytest.mark.slow)
@@ -43,14 +43,14 @@ def configurations() -> Iterator[object]:
 @pytest.mark.parametrize(("name", "adds", "configuration"), list(configurations()))
 def test_nothing_spills(name: str, adds: bool, configuration: HopperConfiguration) -> None:
     """Neither do products wait for each other, which ptxas would tell."""
-    problem = problem_of(name, 4093, 4095, 4091, adds=adds)
+    problem = problem_of(name, 4093, 4096, 4091, adds=adds)
     plan, parts = parts_plan(problem, configuration, H200.arch), PARTS[name]
     kernel = matmul_parts.numbered(int(adds)).configure(min_blocks=1)
     if configuration.cluster > 1:
         kernel = kernel.configure(cluster=configuration.cluster)
-    d, one = matrix(4093, 4095, tw.float32), tw.float32.numpy.type(1)
-    whole = matrix(4093, 4091, tw.float32), matrix(4095, 4091, tw.float32)
-    cut = (matrix(rows, 4091, parts.part.storage, parts.count) for rows in (4093, 4095))
+    d, one = matrix(4093, 4096, tw.float32), tw.float32.numpy.type(1)
+    whole = matrix(4093, 4091, tw.float32), matrix(4096, 4091, tw.float32)
+    cut = (matrix(rows, 4091, parts.part.storage, parts.count) for rows in (4093, 4096))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = kernel[132, THREADS].resources(d, *whole, *cut, one, one, plan, *[d] * adds, arch="sm_90a")
