@@ -227,6 +227,23 @@ def beside_no_driver(timed: dict[str, Callable[[], object]], number: int = 2000)
     return {name: min(found[name] for found in rounds) / number * 1e6 for name in timed}
 
 
+def shown(timed: dict[str, Callable[[], object]], *, on_gpu: bool) -> dict[str, float]:
+    """Return the microseconds of each call when it was met before, and print them."""
+    for call in timed.values():
+        for _ in range(3):
+            call()
+    found = by_batches(timed) if on_gpu else beside_no_driver(timed)
+    for name, time in found.items():
+        print(f"{time:7.2f} us  {name}")
+    return found
+
+
+def described(*, on_gpu: bool) -> dict[str, object]:
+    """Return what the times were taken on, and by which launcher."""
+    here = machine() if on_gpu else {"python": sys.version.split()[0], "torch": torch.__version__}
+    return {**here, "launcher": compiled.report().partition(" ")[0]}
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the times here, too")
@@ -239,16 +256,10 @@ def main(arguments: list[str] | None = None) -> None:
     with torch.device("cuda" if on_gpu else "cpu"):  # not as the default: that costs every call of PyTorch's functions
         timed = calls() | exchanged()
         timed |= calls_of_torch() if on_gpu else {"torch.add(out=), one element on the CPU": addition()}
-    for call in timed.values():
-        for _ in range(3):
-            call()
-    found = by_batches(timed) if on_gpu else beside_no_driver(timed)
-    for name, time in found.items():
-        print(f"{time:7.2f} us  {name}")
+    found = shown(timed, on_gpu=on_gpu)
     if options.json:
-        here = machine() if on_gpu else {"python": sys.version.split()[0], "torch": torch.__version__}
-        here["launcher"] = compiled.report().partition(" ")[0]
-        options.json.write_text(json.dumps({"machine": here, "microseconds": found}, indent=1) + "\n")
+        report = {"machine": described(on_gpu=on_gpu), "microseconds": found}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

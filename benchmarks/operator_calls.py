@@ -19,14 +19,12 @@ import ctypes
 import json
 import pstats
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from benchmarks.host_calls import add, beside_no_driver, by_batches, install_driver
-from benchmarks.timing import machine
+from benchmarks.host_calls import add, described, install_driver, shown
 from torch.utils import cpp_extension
 
 import tilewright as tw
@@ -143,12 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"launcher: {compiled.report()}")
     with torch.device("cuda" if on_gpu else "cpu"):
         timed = calls()
-    for call in timed.values():
-        for _ in range(3):
-            call()
-    found = by_batches(timed) if on_gpu else beside_no_driver(timed)
-    for name, time in found.items():
-        print(f"{time:7.2f} us  {name}")
+    found = shown(timed, on_gpu=on_gpu)
     ratios = {f"{one} / {other}": found[one] / found[other] for one, other in RATIOS}
     for name, ratio in ratios.items():
         print(f"{ratio:7.2f}     {name}")
@@ -156,9 +149,8 @@ def main(arguments: list[str] | None = None) -> None:
         profiled(timed["ours"])
         profiled(timed["ours, gradient wanted"])
     if options.json:
-        here = machine() if on_gpu else {"python": sys.version.split()[0], "torch": torch.__version__}
-        here["launcher"] = compiled.report().partition(" ")[0]
-        options.json.write_text(json.dumps({"machine": here, "microseconds": found, "ratios": ratios}, indent=1) + "\n")
+        report = {"machine": described(on_gpu=on_gpu), "microseconds": found, "ratios": ratios}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
