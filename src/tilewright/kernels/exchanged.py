@@ -93,7 +93,7 @@ class RingFamily:
         if self._stores_boxes and not are_boxes:
             return found
         # Accumulators of a thread in ping-pong: with more, some are spilled.
-        most = 128 if problem.has_bias else 192 if are_boxes else 160
+        most = 128 if problem.has_bias and self._stores_boxes else 192 if are_boxes else 160
         for candidate in Hopper().candidates(problem, machine):
             c, prediction = candidate.configuration, candidate.prediction
             assert isinstance(c, HopperConfiguration), c
