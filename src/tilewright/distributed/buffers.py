@@ -11,7 +11,7 @@ from tilewright.distributed._exchange_kernels import await_ranks, tell
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
-from tilewright.kernels.exchanged import MOST_PARTS, Exchange
+from tilewright.kernels.exchanged import MOST_PARTS, Exchange, travels_in_ring
 from tilewright.runtime.plan import Signature
 
 _ALIGNMENT = 256  # bytes, of a slot: kernels are the same for all slots
@@ -69,6 +69,8 @@ class ExchangeBuffer:
         self.senders: dict[Any, Any] = {}  # copy engines that send for a kernel; see copies.py
         self._is_used = False
         self._count = prod(self.shape)
+        rows, columns = self.shape if len(self.shape) == 2 else (0, 0)
+        self.in_ring: bool = travels_in_ring(rows, columns, self.dtype.bytes, self.size)
         self._pitch = -(-self._count * self.dtype.bytes // _ALIGNMENT) * _ALIGNMENT // self.dtype.bytes
         self._slots = group.symmetric((2, self.size, self._pitch), self.dtype).peers
         self._flags = list(group.symmetric((self.size, MOST_PARTS), "int32").peers)
@@ -88,10 +90,10 @@ class ExchangeBuffer:
         """Return all slots of this call in the rank's own memory, (rank, element)."""
         return self._slots[self.rank][self.calls % 2][:, : self._count]
 
-    def tell(self, ranks: Sequence[int]) -> None:
-        """Signal to ranks, when it completes, the work that this one has launched for them."""
+    def tell(self, ranks: Sequence[int], slot: int | None = None) -> None:
+        """Signal to ranks, when it completes, the work that this one has launched for them, in a slot of theirs."""
         if ranks:
-            tell[1, 1]([self._flags[rank] for rank in ranks], self.rank, self.calls)
+            tell[1, 1]([self._flags[rank] for rank in ranks], self.rank if slot is None else slot, self.calls)
 
     def wait(self, first: int, count: int = 1, parts: int = 1) -> None:
         """Let later launches wait for the work that `count` ranks from `first` on have launched for this one.
@@ -100,19 +102,27 @@ class ExchangeBuffer:
         """
         await_ranks[1, 1](self._flags[self.rank], first, count, parts, self.calls)
 
-    def exchange(self, step: int) -> Exchange:
+    def exchange(self, step: int, *, in_ring: bool = False) -> Exchange:
         """Return the memory and the number of this call, for a kernel that sends and waits by itself.
 
-        It sends to the rank that is `step` after this one in the ring first, and then on in that direction.
+        It sends to the rank that is `step` after this one in the ring first, and then on in that direction. With
+        `in_ring` all goes to the rank before this one, which passes it on: what the rank `step` after its owner knows
+        lies in the slot of that owner.
         """
-        readers = [self.ring(step * n) for n in range(1, self.size)]
+        steps = range(1, self.size)
+        if in_ring:
+            places = [(self.ring(-1), self.ring(n + step)) for n in steps]
+        else:
+            places = [(self.ring(step * n), self.rank) for n in steps]
         return Exchange(
             self.rank,
             self.size,
             self.calls,
+            in_ring,
             self.slots(),
-            [self.slot(reader, self.rank) for reader in readers],
-            [self._flags[reader] for reader in readers],
+            [self.slot(*place) for place in places],
+            [row for _, row in places],
+            [self._flags[reader] for reader, _ in places],
             self._flags[self.rank],
             self._counters,
             self._sent,

@@ -18,7 +18,7 @@ from tilewright.distributed.buffers import ExchangeBuffer
 from tilewright.distributed.copies import Sender, pointer_of, sender_for
 from tilewright.dtypes import float32
 from tilewright.errors import ArgumentError
-from tilewright.kernels.exchanged import gathered_launch, parts_of, rows_of_parts, scattered_launch
+from tilewright.kernels.exchanged import gathered_launch, parts_of, parts_of_sums, scattered_launch
 from tilewright.launch import Launcher
 from tilewright.products import matmul
 from tilewright.runtime.arrays import ArrayInfo, describe
@@ -54,24 +54,34 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, bias: An
     _product(name, (size_of(buffer, name) * rows, depth), w, out, bias)
     _demand_buffer(name, buffer, (rows, depth), x)
     with buffer:
-        part = parts_of(rows, depth, buffer.dtype.bytes)
+        part, engine = parts_of(rows, depth, buffer.dtype.bytes, buffer.size), None
         if buffer.size > 1:
             engine = sender_for(buffer, x, part)
             launch = gathered_launch(x, w, out, part, buffer.exchange(-1), bias, sends=engine is None)
             if launch is not None:
                 _launch(kind, buffer, (out, x, w, *more), *launch, engine)
                 return out
-        parts = prod(-(-extent // each) for extent, each in zip((rows, depth), part, strict=True))
-        # The next rank to read what this one sends is the one before it.
-        send(x, buffer, [buffer.ring(-step) for step in range(1, buffer.size)])
-        for step in range(buffer.size):
-            sender = buffer.ring(step)
-            rows_of = x
-            if step > 0:
-                buffer.wait(sender, parts=parts)
-                rows_of = buffer.slot(buffer.rank, sender).reshape(rows, depth)
-            matmul(rows_of, w, out=out[sender * rows : (sender + 1) * rows], bias=bias)
+
+        def multiply() -> None:
+            for step in range(buffer.size):
+                sender = buffer.ring(step)
+                rows_of = x
+                if step > 0:
+                    buffer.wait(sender, parts=_parts(buffer, part))
+                    rows_of = buffer.slot(buffer.rank, sender).reshape(rows, depth)
+                matmul(rows_of, w, out=out[sender * rows : (sender + 1) * rows], bias=bias)
+
+        if engine is None:  # the next rank to read what this one sends is the one before it
+            send(x, buffer, [buffer.ring(-step) for step in range(1, buffer.size)])
+            multiply()
+        else:
+            engine.beside(multiply, pointer_of(x), buffer.calls)
     return out
+
+
+def _parts(buffer: ExchangeBuffer, part: tuple[int, int]) -> int:
+    """Return the number of parts in which a matrix of a buffer travels."""
+    return prod(-(-extent // each) for extent, each in zip(buffer.shape, part, strict=True))
 
 
 def send(x: Any, buffer: ExchangeBuffer, readers: Sequence[int]) -> None:
@@ -87,13 +97,13 @@ def send(x: Any, buffer: ExchangeBuffer, readers: Sequence[int]) -> None:
 def send_beside(x: Any, buffer: ExchangeBuffer, launch: Callable[[], None]) -> None:
     """Gather x in the slots of a call, beside what is launched; later launches find it there."""
     rows, depth = buffer.shape
-    part = parts_of(rows, depth, buffer.dtype.bytes)
+    part = parts_of(rows, depth, buffer.dtype.bytes, buffer.size)
     engine, parts = sender_for(buffer, x, part), 1
     if engine is None:
         launch()
         send(x, buffer, [buffer.ring(-step) for step in range(1, buffer.size + 1)])
     else:
-        parts = -(-rows // part[0])
+        parts = _parts(buffer, part)
         send(x, buffer, [buffer.rank])
         engine.beside(launch, pointer_of(x), buffer.calls)
     buffer.wait(buffer.ring(1), buffer.size - 1, parts)
@@ -107,8 +117,9 @@ def matmul_reduce_scatter(
     x is (size * M, K), w is (K, N), of each rank its own part of K, and `out` is (M, N): rank r gets rows r * M to
     (r + 1) * M. `buffer` is an `ExchangeBuffer(group, (M, N), dtype)`, where `dtype` is that in which products travel:
     tw.float32, or the type of `out`, which takes less time. The products for the other ranks are written to their
-    memory as they are computed, the rank's own last. Sums are in float32, and have the same bits in each run. The
-    residual has the shape of `out` and the bias (N,); both are the rank's own, of the type of `out`.
+    memory as they are computed, the rank's own last; large ones pass from rank to rank, and each adds its own. Sums are
+    in float32, and have the same bits in each run. The residual has the shape of `out` and the bias (N,); both are the
+    rank's own, of the type of `out`.
 
     >>> import numpy as np, tilewright as tw
     >>> def main(rank):
@@ -188,12 +199,14 @@ def _reduce(
     `more` are those of residual and bias that are there.
     """
     columns, added = buffer.shape[1], () if residual is None else (residual,)
+    part = parts_of_sums(rows, columns, buffer.dtype.bytes, buffer.size)
     own = targets[0].reshape(rows, columns)
     is_done = _launch_again(kind, buffer, (own, x, w, *more))
     if not is_done and buffer.size > 1 and _is_alike(buffer, own):
-        engine = sender_for(buffer, own, (rows_of_parts(rows), columns), is_staged=True)
+        engine = sender_for(buffer, own, part, is_staged=True)
         staging = None if engine is None else engine.staging
-        launch = scattered_launch(x, w, own, buffer.exchange(1), added, bias, staging)
+        exchange = buffer.exchange(1, in_ring=buffer.in_ring)
+        launch = scattered_launch(x, w, own, part, exchange, added, bias, staging)
         is_done = launch is not None
         if launch is not None:
             _launch(kind, buffer, (own, x, w, *more), *launch, engine)
@@ -201,14 +214,25 @@ def _reduce(
         if targets[1:]:
             push[_blocks(rows * columns), THREADS](list(targets[1:]), targets[0])
         return
-    for step in range(1, buffer.size + 1):
-        reader = buffer.ring(step)
-        part = buffer.slot(reader, buffer.rank).reshape(rows, columns)
-        matmul(x[reader * rows : (reader + 1) * rows], w, out=part, bias=bias)
-        buffer.tell([reader])
-    buffer.wait(buffer.ring(0), buffer.size, -(-rows // rows_of_parts(rows)))
     more = [each.reshape(-1) for each in added]
-    add[_blocks(rows * columns), THREADS]([target.reshape(-1) for target in targets], buffer.slots(), more)
+    for step in range(1, buffer.size + 1):
+        owner, is_own = buffer.ring(step), step == buffer.size
+        reader, slot = (buffer.ring(-1), buffer.ring(step + 1)) if buffer.in_ring else (owner, buffer.rank)
+        to = [target.reshape(-1) for target in targets] if is_own else [buffer.slot(reader, slot)]
+        # Where sums pass from rank to rank, the rank's own product waits for them in a slot into which nobody writes.
+        is_added = buffer.in_ring and step > 1
+        product = buffer.slot(buffer.rank, buffer.ring(2) if is_added else buffer.rank) if is_added or is_own else to[0]
+        matmul(x[owner * rows : (owner + 1) * rows], w, out=product.reshape(rows, columns), bias=bias)
+        if is_added:
+            buffer.wait(slot, parts=_parts(buffer, part))
+            come = [buffer.slot(buffer.rank, slot)]
+            add[_blocks(rows * columns), THREADS](to, product.reshape(1, -1), [*come, *(more if is_own else ())])
+        if not is_own:
+            buffer.tell([reader], slot)
+    if not buffer.in_ring:
+        buffer.tell([buffer.rank])
+        buffer.wait(buffer.ring(0), buffer.size, _parts(buffer, part))
+        add[_blocks(rows * columns), THREADS]([target.reshape(-1) for target in targets], buffer.slots(), more)
 
 
 # --- calls that are repeated ---------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from __future__ import annotations
 import tilewright as tw
 from tilewright.kernels._hopper_kernel import Works
 
+MOST_PARTS = 8  # of what one rank sends to another
+
 
 class RingWorks(Works):
     """The tiles of a block, whose matrices of the batch are those of ranks, beginning with the `first` of them."""

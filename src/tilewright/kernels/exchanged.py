@@ -13,6 +13,7 @@ from typing import Any  # Any: arrays of any library
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.kernels._gathered_kernel import matmul_gathered
+from tilewright.kernels._ring_kernel import MOST_PARTS as MOST_PARTS
 from tilewright.kernels._scattered_kernel import matmul_scattered
 from tilewright.kernels.dispatch import machine_of
 from tilewright.kernels.hopper import Hopper
@@ -24,36 +25,77 @@ from tilewright.launch import Kernel, Launcher
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.transactions import ROW
 
-MOST_PARTS = 8
 _STORES_US = 4.0  # an estimate: a cooperative tile waits so long for its stores to another rank
 # Of what is predicted for a product: gathering 8192 cubed on two H200s takes 798 us in ping-pong and 778 otherwise,
 # scattering 753 in ping-pong and 839 otherwise.
 _IN_TURNS, _TOGETHER = 1.03, 1.1
 _PART_ROWS = 1024  # at least: the rows of the tiles that blocks compute at once
+_TILE = 256  # the extent of the largest tiles
+RING_BYTES = 8 << 20  # of what one rank sends to another, from which on it travels in the ring
+_RING_PART = 16 << 20  # bytes of one of its parts: a copy that waits, and tells, takes 4 us beside its bytes
 
 
-def rows_of_parts(rows: int) -> int:
-    """Return how many of a matrix's rows travel at once: at most `MOST_PARTS` parts of whole tiles, or all rows.
+def travels_in_ring(rows: int, columns: int, bytes: int, size: int) -> bool:
+    """Say whether what each of `size` ranks sends to another goes from each rank to the one before it, which passes on.
 
-    >>> rows_of_parts(8192), rows_of_parts(20000), rows_of_parts(512)
-    (1024, 3072, 512)
+    Where two ranks send to a third one at once, both wait: four H200s that send 32 MB to each of the others take 340 us
+    in turns and 284 us to one neighbour. Small parts go straight to their readers, as each rank on the way takes time.
     """
-    return rows if rows <= _PART_ROWS else -(-rows // (MOST_PARTS * _PART_ROWS)) * _PART_ROWS
+    return size > 2 and rows * columns * bytes >= RING_BYTES
 
 
-def parts_of(rows: int, depth: int, bytes: int) -> tuple[int, int]:
+def _count(rows: int, columns: int, bytes: int) -> int:
+    """Return in how many parts a matrix travels in the ring."""
+    return max(2, min(rows * columns * bytes // _RING_PART, MOST_PARTS))
+
+
+def _shares(extent: int, count: int, multiple: int) -> int:
+    """Return a share of an extent of which there are at most `count`, a multiple of a number unless it is the extent.
+
+    >>> _shares(8192, 2, 64), _shares(1000, 3, 256), _shares(100, 3, 256)
+    (4096, 512, 100)
+    """
+    return min(-(-extent // (count * multiple)) * multiple, extent)
+
+
+def parts_of_sums(rows: int, columns: int, bytes: int, size: int = 2) -> tuple[int, int]:
+    """Return the extent (rows, columns) of the parts in which sums travel: at most `MOST_PARTS`, in the order of tiles.
+
+    >>> parts_of_sums(8192, 8192, 2), parts_of_sums(20000, 40, 4), parts_of_sums(512, 40, 4)
+    ((1024, 8192), (3072, 40), (512, 40))
+    >>> parts_of_sums(1024, 28672, 2, size=4)
+    (1024, 9728)
+    """
+    if not travels_in_ring(rows, columns, bytes, size):
+        return _shares(rows, MOST_PARTS, _PART_ROWS), columns
+    count = _count(rows, columns, bytes)
+    height = _shares(rows, count, _PART_ROWS)
+    width = _shares(columns, count // -(-rows // height), _TILE)
+    while 0 < columns % width < _TILE:  # some tile has to begin in the last part, whose end nobody would tell of
+        width = min(width + _TILE, columns)
+    return height, width
+
+
+def parts_of(rows: int, depth: int, bytes: int, size: int = 2) -> tuple[int, int]:
     """Return the extent (rows, K) of the parts in which rows are sent, from what is the same on all ranks.
 
     Tiles are computed by groups of rows, so that those of the first part are multiplied while the next ones come. Where
-    all tiles are computed at once, each of them goes along K as that comes.
+    all tiles are computed at once, each of them goes along K as that comes; and so it is in the ring, where little is
+    left to do when the last part has come.
 
     >>> parts_of(8192, 4096, bytes=2), parts_of(512, 8192, bytes=2), parts_of(8, 40, bytes=4)
     ((1024, 4096), (512, 1024), (8, 32))
+    >>> parts_of(2048, 8192, bytes=2, size=4), parts_of(256, 8192, bytes=2, size=4)
+    ((2048, 4096), (256, 4096))
     """
-    if rows > _PART_ROWS:
-        return rows_of_parts(rows), depth
     step = ROW // bytes  # a tile of K
-    return rows, -(-depth // (MOST_PARTS * step)) * step
+    if travels_in_ring(rows, depth, bytes, size):
+        width = _shares(depth, 2, step)
+        return _shares(rows, _count(rows, depth, bytes) // -(-depth // width), _TILE), width
+    if rows > _PART_ROWS:
+        return _shares(rows, MOST_PARTS, _PART_ROWS), depth
+    # Each part is told of at the pace of the links: 24 of them take 180 us between four GPUs.
+    return rows, _shares(depth, MOST_PARTS // max(size - 1, 1) or 1, step)
 
 
 @dataclass(frozen=True)
@@ -61,15 +103,18 @@ class Exchange:
     """The memory by which ranks exchange a matrix in one call, and the number of the call.
 
     `arrived` is the rank's own, (ranks, elements); `slots` and `flags` belong to the other ranks, in the order in which
-    they are sent to; `told` is the rank's own, (ranks, parts). So are `counters`, which has zeros, and `sent`, where a
-    kernel tells of what it has written for others, (ranks - 1, parts).
+    they are sent to, and the numbers `rows` say where in `flags` their readers look; `told` is the rank's own, (ranks,
+    parts). So are `counters`, which has zeros, and `sent`, where a kernel tells of what it has written for others,
+    (ranks - 1, parts). `in_ring` says that all slots belong to the rank before this one, which passes on what it gets.
     """
 
     rank: int
     size: int
     number: int
+    in_ring: bool
     arrived: Any
     slots: Sequence[Any]
+    rows: Sequence[int]
     flags: Sequence[Any]
     told: Any
     counters: Any
@@ -165,13 +210,20 @@ def gathered_launch(
 
 
 def scattered_launch(
-    x: Any, w: Any, out: Any, exchange: Exchange, added: Sequence[Any] = (), bias: Any = None, staging: Any = None
+    x: Any,
+    w: Any,
+    out: Any,
+    part: tuple[int, int],
+    exchange: Exchange,
+    added: Sequence[Any] = (),
+    bias: Any = None,
+    staging: Any = None,
 ) -> Launch | None:
     """Return what computes out = (sum over ranks of x @ w + bias)[rows of this rank] + `added`, and sends the others'.
 
     x is (ranks * M, K), w (K, N), the bias (N,), `out` and each of `added` (M, N), contiguous but for w; sums travel
-    in the type of `out`. With `staging`, (ranks - 1, M, N), the sums for others are written there, and `exchange.sent`
-    tells of each part. Return None where no kernel does this in one launch.
+    in the type of `out`, by `part`. With `staging`, (ranks - 1, M, N), the sums for others are written there, and
+    `exchange.sent` tells of each part. Return None where no kernel does this in one launch.
     """
     a_info, b_info, d_info = (_described(array) for array in (x, w, out))
     (rows, columns), depth = d_info.shape, a_info.shape[1]
@@ -185,12 +237,17 @@ def scattered_launch(
     if staging is not None:
         there = Matrix(_described(staging), staging, (rows, columns, exchange.size - 1), (columns, 1, rows * columns))
         slots, flags = [there.view()], [exchange.sent]
-    others = [rank for rank in range(exchange.size) if rank != exchange.rank]
-    arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
+    if exchange.in_ring:
+        come = _described(exchange.arrived)
+        shape, strides = (rows, columns, exchange.size), (columns, 1, come.strides[0])
+        arrived = [Matrix(come, exchange.arrived, shape, strides).view()]
+    else:
+        others = [rank for rank in range(exchange.size) if rank != exchange.rank]
+        arrived = [exchange.arrived[rank].reshape(rows, columns, 1) for rank in others]
     more = [each.reshape(rows, columns, 1) for each in added]
     return launcher, (
         d.view(), a.view(), b.view(), more, _of_columns(bias, d), slots, arrived, flags, exchange.told,
-        exchange.counters, exchange.rank, rows_of_parts(rows), exchange.number, staging is not None, plan,
+        exchange.counters, exchange.rank, part, exchange.number, staging is not None, exchange.in_ring, plan,
     )  # fmt: skip
 
 

@@ -12,10 +12,11 @@ from tilewright.runtime import driver
 _NON_BLOCKING = 1  # flag of a stream: it does not wait for the default stream
 _NO_TIMING = 2  # flag of an event
 _AT_LEAST = 0  # flag of a wait: until the number there is not smaller
+_UNIFIED = 4  # kind of memory: the pointer says whose it is
 
 
 class Copy(NamedTuple):
-    """A copy of memory, and the flags, 32-bit numbers in memory, that order it.
+    """A copy of `rows` of `bytes` each, `pitch` bytes apart, and the flags, 32-bit numbers in memory, that order it.
 
     It begins when `number` is at `ready` (0: at once), and `number` is written to `flag` behind it.
     """
@@ -23,9 +24,37 @@ class Copy(NamedTuple):
     target: int
     source: int
     bytes: int
+    rows: int
+    pitch: int
     flag: int
     ready: int
     number: int
+
+
+class _Side(ctypes.Structure):
+    """Where a copy of rows reads or writes (half of the driver API's CUDA_MEMCPY2D)."""
+
+    _fields_ = (
+        ("x", ctypes.c_size_t),
+        ("y", ctypes.c_size_t),
+        ("kind", ctypes.c_int),
+        ("host", ctypes.c_void_p),
+        ("device", ctypes.c_uint64),
+        ("array", ctypes.c_void_p),
+        ("pitch", ctypes.c_size_t),
+    )
+
+
+class _Rows(ctypes.Structure):
+    """A copy of rows (CUDA_MEMCPY2D)."""
+
+    _fields_ = (("source", _Side), ("target", _Side), ("bytes", ctypes.c_size_t), ("rows", ctypes.c_size_t))
+
+    @classmethod
+    def of(cls, target: int, source: int, bytes: int, rows: int, pitch: int) -> _Rows:
+        """Return a copy between memory of which either side may belong to another device."""
+        sides = (_Side(kind=_UNIFIED, device=pointer, pitch=pitch) for pointer in (source, target))
+        return cls(*sides, bytes, rows)
 
 
 class CopyStream:
@@ -55,10 +84,14 @@ class CopyStream:
         """Make copies, one after another."""
         cuda, stream = driver.library(), self._stream
         with driver.device_context(self.ordinal):
-            for target, source, bytes, flag, ready, number in copies:
+            for target, source, bytes, rows, pitch, flag, ready, number in copies:
                 if ready:
                     driver.check(cuda.cuStreamWaitValue32_v2(stream, ready, number, _AT_LEAST), "waiting for a flag")
-                driver.check(cuda.cuMemcpyDtoDAsync_v2(target, source, bytes, stream), "copying to another GPU")
+                if bytes == pitch:
+                    status = cuda.cuMemcpyDtoDAsync_v2(target, source, bytes * rows, stream)
+                else:
+                    status = cuda.cuMemcpy2DAsync_v2(ctypes.byref(_Rows.of(target, source, bytes, rows, pitch)), stream)
+                driver.check(status, "copying to another GPU")
                 driver.check(cuda.cuStreamWriteValue32_v2(stream, flag, number, 0), "writing a flag")
 
     def _order(self, first: ctypes.c_void_p, then: ctypes.c_void_p) -> None:

@@ -165,6 +165,34 @@ def test_ranks_compute_their_rows_of_the_sum_in_one_launch(name: str) -> None:
     assert kernel.launched
 
 
+RING = {
+    "cooperative": (COOPERATIVE, 3, (130, 72, 72), {"calls": 3}, slow),
+    "ping-pong, parts along rows": (PING_PONG, 3, (40, 192, 72), {}, ()),
+    "tiles over two parts": (PING_PONG, 3, (40, 192, 72), {}, slow),
+    "four ranks": (replace(PING_PONG, blocks=3), 4, (40, 192, 72), {}, slow),
+    "all of the sum": (PING_PONG, 3, (40, 72, 72), {"calls": 2, "all": True}, slow),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=case[4], id=name) for name, case in RING.items()])
+def test_sums_pass_from_rank_to_rank(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel, and by launches where it does not take a product."""
+    configuration, ranks, extents, more, _ = RING[name]
+    for limit, value in (("RING_BYTES", 1), ("_PART_ROWS", 64), ("_TILE", 96 if name.startswith("tiles") else 64)):
+        monkeypatch.setattr(exchanged, limit, value)
+    parts = exchanged.parts_of_sums(*extents[:2], 4, ranks)
+    assert (parts[1] < extents[1]) is (extents[0] == 40)
+    with only(configuration, "SCATTERED") as kernel:
+        assert all(tw.simulate(ranks=ranks).run(lambda rank: scatters(rank, *extents, **more)))  # type: ignore[arg-type]
+    assert kernel.launched
+
+
+def test_sums_pass_from_rank_to_rank_by_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanged, "RING_BYTES", 1)
+    assert all(tw.simulate(ranks=3).run(lambda rank: scatters(rank, 16, 16, 16, 3, dtype=np.float32)))
+    assert all(tw.simulate(ranks=3).run(lambda rank: scatters(rank, 16, 16, 16, 2, dtype=np.float32, all=True)))
+
+
 def test_tiles_of_each_depth_are_simulated() -> None:
     """Those that are taken may cover a part along K, or a multiple of parts."""
     operand, result = Operand(tw.bfloat16, "K", 16), Operand(tw.bfloat16, "MN", 16)
@@ -214,13 +242,15 @@ def test_tiles_are_those_that_two_gpus_were_fastest_with(
     assert with_bias and is_there == (name == "GATHERED")
 
 
-@given(st.integers(1, 100_000), st.integers(1, 100_000), st.sampled_from([1, 2, 4, 8]))
+@given(st.integers(1, 100_000), st.integers(1, 100_000), st.sampled_from([1, 2, 4, 8]), st.integers(2, 4))
 @examples(50, 500)
-def test_parts_are_few_and_made_of_whole_tiles(rows: int, depth: int, bytes: int) -> None:
-    height, width = parts_of(rows, depth, bytes)
-    assert -(-rows // height) * -(-depth // width) <= 8
-    assert height == rows or height % 256 == 0  # the tallest tile, of which a cluster has two
-    assert width == depth or width * bytes % 128 == 0
+def test_parts_are_few_and_made_of_whole_tiles(rows: int, columns: int, bytes: int, ranks: int) -> None:
+    for parts, multiple in ((parts_of, 128), (exchanged.parts_of_sums, 256 * bytes)):
+        height, width = parts(rows, columns, bytes, ranks)
+        assert -(-rows // height) * -(-columns // width) <= exchanged.MOST_PARTS
+        assert height == rows or height % 256 == 0  # the tallest tile, of which a cluster has two
+        assert width == columns or width * bytes % multiple == 0
+    assert columns % width == 0 or columns % width >= 256  # the widest tile: one begins in each part of sums
 
 
 # --- what is left out is found -------------------------------------------------------------------------------
@@ -349,7 +379,7 @@ def test_nothing_spills(family: RingFamily, problem: Problem, configuration: Hop
     exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero
     launcher, plan = family.launch(problem, configuration, H200)
     if family is exchanged.SCATTERED:
-        arguments: tuple[Any, ...] = (d, several, b, [], [], [d], [d], *exchange, 1024, zero, False, plan)
+        arguments: tuple[Any, ...] = (d, several, b, [], [], [d], [d], *exchange, (1024, n), zero, False, False, plan)
     else:
         arguments = (d, own, b, [], several, [own], *exchange, (1024, k), zero, plan)
     with warnings.catch_warnings():
