@@ -141,7 +141,7 @@ def boxes_of(map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer, k
 
 
 def look_at_ends(op: Any, map: TensorMap, machine: Machine, there: Array, rows: Array, threads: Array) -> None:
-    """Report stores, `op` a `TensorStore`, to rows that end between 16 bytes: threads made the map, no launch saw it."""
+    """Report a store (`op`) to rows that end between 16 bytes, which a launch refuses: threads made the map."""
     inside = there.reshape(len(there), -1, map.box[0]).sum(axis=2) * map.dtype.bytes
     wrong = np.flatnonzero((inside % ALIGNMENT).any(axis=1))
     if not wrong.size:
