@@ -82,6 +82,13 @@ def test_products_of_groups(backend: Backend, name: str, out: Any, residue: int)
     assert_left(backend, memory, columns)
 
 
+def test_sums_of_splits_have_whole_rows(backend: Backend) -> None:
+    """They leave by TMA for memory of their own, whose rows it may fill."""
+    case = Product((70, 69, 520), (128, 64, 64), 2, more={"splits": 2})
+    a, b = of_products.operands(case)
+    of_products.same(of_products.compute(backend, case, a, b), of_products.product(a, b))
+
+
 # --- everything else -----------------------------------------------------------------------------------------
 
 
