@@ -460,7 +460,8 @@ class TensorStore(Instruction):
             rows, threads = active(machine, frame.mask)
             _look_at_beginning(self, machine, self.map, values[coordinates[0]], rows, threads)
             index, there = boxes.elements([values[c] for c in coordinates], rows, threads)
-            look_at_ends(self, self.map, machine, there, rows, threads)
+            if self.map.is_pattern:  # of other maps the launch knows the extents
+                look_at_ends(self, self.map, machine, there, rows, threads)
             place = boxes.places(values[start], rows, threads)
             read = BulkAccess(self, AccessKind.COPY_READ, boxes.memory, rows, threads, place, None)
             write = BulkAccess(self, kind, boxes.tensor, rows, threads, index, there)
