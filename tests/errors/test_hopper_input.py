@@ -169,6 +169,24 @@ def smem_misaligned():
     kernel[1, 32](zeros(1), np.zeros((4, 32), np.float32))
 
 
+def store_between_16_bytes():
+    @tw.function
+    def body(out, x, smem, full):
+        if tw.thread_idx.x == 0:
+            tw.copy(STORE, row_of(smem, 0), load_of(x, 0))
+
+    tma(body, 32, x=zeros(8, T)[:, : T - 1])
+
+
+def static_store_between_16_bytes():
+    @tw.function
+    def body(out, x, smem, full):
+        if tw.thread_idx.x == 0:
+            tw.copy(STORE, row_of(smem, 0), load_of(x, 0))
+
+    tma(body, 32, x=tw.static(zeros(8, T)[:, : T - 1]))
+
+
 def wgmma_A_row_padding():
     @tw.kernel
     def kernel(D, A, B):
@@ -241,6 +259,8 @@ REFUSED: dict[Callable[[], None], str] = {
     wgmma_operands_in_global: "tw.gemm: SM90_64x8x16_F32F16F16_SS reads B from shared memory through a descriptor, and it lies in global",
     cluster_does_not_divide: "grid 4 has 4 blocks in x, and clusters of 3 blocks do not divide it",
     negative_stride: "argument 'x': TMA takes strides that are multiples of 16 bytes, below 2**40, and mode 1 has -32 elements of 4 bytes: -128",
+    store_between_16_bytes: "argument 'x': a store by TMA writes whole 16 bytes at the end of a row, and rows have 31 elements of 4 bytes",
+    static_store_between_16_bytes: "tw.copy: SM90_TMA_STORE writes whole 16 bytes at the end of a row, and rows have 31 elements of 4 bytes",
     float64_reduce: "tw.copy: SM90_TMA_REDUCE_MAX reduces float16, bfloat16, int32, uint32, int64, uint64, not float64",
 }
 

@@ -104,7 +104,7 @@ def launch_splits(
 
     width = VECTOR_BYTES // problem.accumulator.bytes
     row = -(-problem.n // width) * width
-    extents = (problem.m, problem.n, problem.batch * splits)
+    extents = (problem.m, row, problem.batch * splits)  # whole rows: TMA writes whole 16 bytes at their ends
     workspace = Workspace(problem.accumulator, extents, (row, 1, problem.m * row))
     return KernelLaunch(launch, plan, numbers, repeat, workspace)
 

@@ -104,17 +104,17 @@ class PackagedFunction:
         found = self.kernel.kernel[(1, 1, 1), self.kernel.block].lower(
             *map(stand_in, arrays), *memory, arch=self.kernel.plan.target.arch.name
         )
-        if found.kernel.requirements:
-            first = found.kernel.requirements[0]
-            raise ScheduleError(
-                f"function {self.name} asks at launch whether {first.message}, which a package cannot",
-                location=first.location,
-            )
         if found.kernel.tensor_maps:
             raise ScheduleError(
                 f"function {self.name} copies by TMA, with tensor maps that the loader of a package does not make",
                 location=found.kernel.tensor_maps[0].location,
                 help="tma=False for its caches, or call the kernel from Python: plan.build()",
+            )
+        if found.kernel.requirements:
+            first = found.kernel.requirements[0]
+            raise ScheduleError(
+                f"function {self.name} asks at launch whether {first.message}, which a package cannot",
+                location=first.location,
             )
         return found
 

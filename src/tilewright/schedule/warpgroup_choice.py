@@ -175,10 +175,13 @@ def _is_transposed(plan: Planned, array: Array, k: Index) -> bool:
 
 
 def _stores_rows(plan: Planned, c: Array, n: Index) -> bool:
-    """Whether neighbours along N are neighbours in C, and a tensor map describes it."""
+    """Whether neighbours along N are neighbours in C, and a tensor map describes it, with rows of whole 16 bytes."""
     if not _is_aligned(c):
         return False
     fast = c.strides.index(1)
+    extent = c.shape[fast]
+    if not isinstance(extent, int) or extent * c.element_type.bytes % _UNIT:
+        return False
     return all(n in moving([access.place[fast]]) for access in plan.accesses(c))
 
 

@@ -27,7 +27,7 @@ from tilewright.tensors import CoordinateEngine, GuardedTensor, Tensor
 from tilewright.tensors.guarded import offsets_of
 from tilewright.trace.engine import BufferEngine, GuardedEngine
 from tilewright.trace.scalar import Scalar, as_scalar
-from tilewright.trace.tracer import Tracer, known_to_host
+from tilewright.trace.tracer import Tracer, known_to_host, require_multiple
 from tilewright.trace.walks import common_walk
 
 MOST_MODES = 5
@@ -296,8 +296,28 @@ def describe_tensor(
     assert isinstance(origin, BufferEngine)
     nan = is_nan(edge.fill, tile.dtype, refuse)
     extents, strides = ([of[k] for k in plan.order] for of in (edge.shape, edge.stride))
+    if not is_load:
+        demand_whole_units(tracer, origin, extents[0], refuse)
     return map_of(tracer, origin, extents, strides, refuse, box=plan.box, swizzle=plan.swizzle, nan=nan,
                   is_bits=is_bits, steps=plan.steps)  # fmt: skip
+
+
+def demand_whole_units(tracer: Tracer, origin: BufferEngine, extent: Any, refuse: BoxRefusal) -> None:  # Any: a number
+    """Refuse to store rows that end between 16 bytes: while tracing where the extent is known, else at the launch.
+
+    An H200 writes all 16 bytes in which a row of a tensor ends, to what lies behind the row (336 stores and additions
+    of all element sizes, swizzles and residues).
+    """
+    size = origin.dtype.bytes
+    unit = max(_UNIT // size, 1)
+    text = f"writes whole {_UNIT} bytes at the end of a row, and rows have {{}} elements of {size} bytes"
+    help = f"let rows have a multiple of {unit} elements, padding included, or store by threads: tw.copy(src, dst)"
+    if isinstance(extent, int):
+        if extent % unit:
+            raise refuse(text.format(extent), help)
+    elif extent.facts.divisor % unit:
+        message = f"argument {origin.buffer.name!r}: a store by TMA {text.format('{value}')}"
+        require_multiple(tracer, extent.value, unit, message, help, tracer.location())
 
 
 def map_of(

@@ -27,7 +27,7 @@ from tilewright.layout import Layout
 from tilewright.layout.layouts import flat_modes
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.tensors.guarded import guarded
-from tilewright.trace.boxes import BoxPlan, BoxRefusal, is_nan, map_of
+from tilewright.trace.boxes import BoxPlan, BoxRefusal, demand_whole_units, is_nan, map_of
 from tilewright.trace.engine import BufferEngine, GuardedEngine
 from tilewright.trace.tracer import Tracer
 
@@ -200,6 +200,8 @@ def describe_pixels(
     if plan.order != (1, 0) or plan.steps:
         raise refuse("copies adjacent channels of adjacent pixels", "let channels have stride 1 in shared memory")
     shape, strides = _modes(engine.image)
+    if not is_load:
+        demand_whole_units(tracer, engine.image.engine, shape[-1], refuse)
     # Images are the last mode, space goes backwards from the fastest on.
     order = [len(shape) - 1, *range(len(shape) - 2, 0, -1), 0]
     return map_of(

@@ -61,6 +61,20 @@ def bring(dst, src, box: tw.constexpr):
 
 
 @tw.kernel
+def fill(dst, value: tw.float32):
+    """Store a box of one value by TMA."""
+    tile = tw.shared(dst.dtype, tw.row_major((8, 64)))
+    for k in tw.static_range(8):
+        tile[k, tw.thread_idx.x] = value
+    tw.fence_proxy_async()
+    tw.sync_threads()
+    if tw.thread_idx.x == 0:
+        tw.copy(tw.atoms.SM90_TMA_STORE, tile, tw.local_tile(tw.guarded(dst), (8, 64), (0, 0)))
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)
+
+
+@tw.kernel
 def rotate(y, x, shift: tw.int32):
     """Rotate a row by way of shared memory of a size that the launch knows."""
     row = tw.shared(x.dtype, tw.Layout(x.shape[0]))
@@ -107,6 +121,7 @@ def package_of():
 def only_hopper():
     package = tw.Package("hopper", archs=["sm_90a"])
     package.add(bring[lambda dst, src, box: (src.shape[0] // 8, src.shape[1] // 64), 64], matrix, matrix, (8, 64))
+    package.add(fill[1, 64], tw.spec(tw.float32, (8, 63), (64, 1)), 1.0)
     return package
 
 
@@ -198,10 +213,14 @@ def test_tma_refuses_what_no_map_describes_and_clusters_divide_the_grid(written,
         ([table(256, 256), table(256, 256, OTHER, 258)], "multiples of"),
         ([table(256, 256), table(256, 256, OTHER + 4)], "begins at"),
         ([table(24, 64), table(24, 64, OTHER)], "clusters of 2"),
+        ([table(8, 63, pitch=64), 1.0], "whole 16 bytes at the end of a row, and rows have 63 elements of 4 bytes"),
     ]
-    found = calls(way, package, folder, fake, [("bring", args, 0) for args, _ in made])
-    for (_, message), lines in zip(made, found, strict=True):
-        assert lines[-1].startswith("refused -1 bring") and message in lines[-1], lines
+    names = ["bring", "bring", "bring", "fill"]
+    found = calls(way, package, folder, fake, [(name, args, 0) for name, (args, _) in zip(names, made, strict=True)])
+    for name, (_, message), lines in zip(names, made, found, strict=True):
+        assert lines[-1].startswith(f"refused -1 {name}") and message in lines[-1], lines
+    (lines,) = calls(way, package, folder, fake, [("fill", [table(8, 60, pitch=64), 1.0], 0)])
+    assert lines[-1] == "done", lines
 
 
 @pytest.mark.parametrize("way", ["c", "python"])

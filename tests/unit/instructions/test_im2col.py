@@ -118,6 +118,13 @@ def test_stores_and_multicasts_that_are_refused(body: object, text: str) -> None
         lowered(body)
 
 
+def test_channels_that_end_between_16_bytes_are_not_stored() -> None:
+    """As rows of boxes: a GPU would write what lies behind the last channel."""
+    x, out = np.ones((64, 32), np.float32), np.zeros((2, 5, 6, 24), np.float32)
+    with pytest.raises(tw.ArgumentError, match="'out': a store by TMA writes whole 16 bytes .* rows have 22 elements"):
+        fold[(4, 2), 32](out[..., :22], x, (1, 1), (), SWIZZLED)
+
+
 def test_images_that_no_filter_fits_into() -> None:
     x, out = np.ones((1, 2, 4, 16), np.float32), np.zeros((9, 16, 16), np.float32)
     with pytest.raises(tw.ArgumentError, match="the filter has no position along a mode of extent 2"):

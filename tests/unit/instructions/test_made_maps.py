@@ -61,6 +61,40 @@ def test_what_is_found(how: str, extents: tuple[int, int], expected: set[str]) -
     assert found & expected if expected else not found, found
 
 
+@tw.kernel
+def store(xs, columns, room, row: tw.constexpr):
+    """Store ones by a map of 16 rows of so many columns, at a row."""
+    smem = tw.shared(tw.float32, tw.row_major(TILE))
+    for n in range(tw.thread_idx.x, TILE[0] * TILE[1], 32):
+        smem[n // TILE[1], n % TILE[1]] = 1
+    tw.fence_proxy_async()
+    tw.sync_threads()
+    x = tw.guarded(tw.make_tensor(tw.pointer(xs[0], tw.float32, align=16), tw.Layout((16, columns[0]), (64, 1))))
+    made = tw.make_tensor_map(tw.local_tile(x, TILE, (0, 0)), smem, room)
+    if tw.lane_id() == 0:
+        for j in range(2):
+            tw.copy(tw.atoms.SM90_TMA_STORE, smem, tw.local_tile(made, TILE, (row, j)))
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)
+
+
+@pytest.mark.parametrize("columns", [29, 31, 32, 33, 36, 63, 64])
+@pytest.mark.parametrize("row", [0, 1])
+def test_stores_to_rows_that_end_between_16_bytes_are_found(columns: int, row: int) -> None:
+    """A GPU writes whole 16 bytes; below the last row, and where rows end at 16 bytes, it writes nothing beside them."""
+    backend = Simulator()
+    x, room = backend.put(np.zeros((16, 64), np.float32)), backend.zeros(16, tw.uint64)
+    with tw.simulate(raise_errors=False) as run:
+        store[1, 32](tw.addresses([x]), backend.put(np.array([columns], np.int32)), room, row)
+    found = [(finding.kind, finding.message) for finding in run.findings]
+    if row or columns % 4 == 0:
+        assert not found, found
+        assert row or (x[:, :columns] == 1).all()
+    else:
+        assert [kind for kind, _ in found] == ["out-of-bounds"]
+        assert "ends between 16 bytes, and a store by TMA writes all 16" in found[0][1]
+
+
 def test_copies_by_a_warp_that_has_not_made_the_map_are_found() -> None:
     @tw.kernel
     def kernel(out, x, room, thread: tw.constexpr):

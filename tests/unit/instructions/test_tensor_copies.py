@@ -271,7 +271,68 @@ def test_arrays_that_no_map_describes() -> None:
     with pytest.raises(
         tw.ArgumentError, match="multiples of 16 bytes, below .* mode 1 has 70 elements of 4 bytes: 280"
     ):
-        there_and_back[(2, 3), 32](np.zeros_like(x), x, tile, layout)
+        there_and_back[(2, 3), 32](np.zeros((32, 72), np.float32), x, tile, layout)
     x = numbers((32, 72), "float32")
     with pytest.raises(tw.ArgumentError, match="'x': TMA takes addresses that are multiples of 16"):
         there_and_back[(2, 2), 32](np.zeros((32, 64), np.float32), x[:, 1:65], tile, layout)
+
+
+# --- rows that end between 16 bytes ------------------------------------------------------------------------
+
+
+def padded(rows: int, columns: int, dtype: str) -> np.ndarray:
+    """Return rows of any length that begin at multiples of 16 bytes."""
+    each = 16 // tw.dtype(dtype).bytes
+    return numbers((rows, -(-columns // each) * each), dtype)[:, :columns]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+def test_rows_that_end_between_16_bytes_are_not_stored(dtype: str) -> None:
+    """A GPU writes whole 16 bytes: launches are refused, and kernels where the extent is static; loads are not."""
+    size = tw.dtype(dtype).bytes
+    each, layout = 16 // size, tw.row_major((16, 64 // size))
+    for columns in range(2 * each, 3 * each + 1):
+        x, whole = padded(16, columns, dtype), np.zeros((16, 64 // size), tw.dtype(dtype).numpy)
+        there_and_back[(1, 1), 32](whole, x, (16, 64 // size), layout)  # a map that loads only
+        assert (whole[:, :columns].view(np.uint8) == np.ascontiguousarray(x).view(np.uint8)).all()
+        out = np.zeros_like(padded(16, columns, dtype).base)[:, :columns]
+        if columns % each == 0:
+            there_and_back[(1, 1), 32](out, x, (16, 64 // size), layout)
+            assert (out == x).all()
+            continue
+        text = f"writes whole 16 bytes at the end of a row, and rows have {columns} elements of {size} bytes"
+        with pytest.raises(tw.ArgumentError, match=f"'out': a store by TMA {text}"):
+            there_and_back[(1, 1), 32](out, x, (16, 64 // size), layout)
+        with pytest.raises(tw.LanguageError, match=text):
+            there_and_back.lower(tw.static(out), x, (16, 64 // size), layout, block=32, arch="sm_90a")
+
+
+def test_a_condition_that_is_known_to_hold_is_none_of_the_launch() -> None:
+    layout = tw.row_major((16, 32))
+    for columns, count in ((64, 0), (62, 1)):
+        spec, x = tw.spec("float16", (16, columns), (64, 1)), tw.spec("float16", (16, 64))
+        found = there_and_back.lower(spec, x, (16, 32), layout, block=32, arch="sm_90a").kernel.requirements
+        assert len(found) == count, found
+
+
+def test_reductions_are_refused_as_stores_are() -> None:
+    @tw.kernel
+    def kernel(out, atom: tw.constexpr):
+        smem = tw.shared(tw.int32, tw.row_major((4, 16)))
+        for n in range(tw.thread_idx.x, 64, 32):
+            smem[n // 16, n % 16] = n
+        tw.fence_proxy_async()
+        tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            tw.copy(atom, smem, tw.local_tile(tw.guarded(out), (4, 16), (0, 0)))
+            tw.tma_store_commit()
+            tw.tma_store_wait(0)
+
+    memory = np.zeros((4, 16), np.int32)
+    for atom in (tw.atoms.SM90_TMA_REDUCE_ADD, tw.atoms.SM90_TMA_REDUCE_XOR):
+        kernel[1, 32](memory[:, :12], atom)
+        with pytest.raises(tw.ArgumentError, match="whole 16 bytes at the end of a row, and rows have 13 elements"):
+            kernel[1, 32](memory[:, :13], atom)
+        with pytest.raises(tw.ArgumentError, match="rows have 13 elements"):
+            kernel[1, 32].prepare(memory[:, :13], atom)()
+    assert not memory[:, 12:].any()

@@ -171,3 +171,15 @@ def test_the_choice(bits: int) -> None:
                 m,
                 str(chosen.configuration),
             )
+
+
+@pytest.mark.parametrize("residue", [pytest.param(n, marks=[pytest.mark.slow] * (n != 5)) for n in range(8)])
+def test_what_lies_behind_rows_stays(compute: Any, residue: int) -> None:
+    """Rows that end at 16 bytes leave by TMA, which writes whole 16 bytes at their ends; others leave by threads."""
+    m, n, k, rows = 9, 64 + residue, 264, 16
+    codes, scales, zero, full = random_weights(residue, k, n, 4, 128, signed=False, zeros="each", scale=np.float16)
+    weights, x = tw.quantized(codes, scales, zero, bits=4, group=128), whole(residue, (m, k), BF16)
+    memory = np.full((m, 80), 77, BF16)
+    compute(x, weights, rows, 128, out=memory[:, :n])
+    assert np.array_equal(memory[:, :n], (x.astype(np.float64) @ full).astype(BF16))
+    assert (memory[:, n:] == 77).all()

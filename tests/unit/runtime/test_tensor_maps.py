@@ -141,6 +141,18 @@ def test_what_no_map_describes_is_refused(exchange: tw.Kernel, encoder: Encoder,
     assert not seen
 
 
+def test_rows_that_end_between_16_bytes_are_loaded_and_not_stored(
+    exchange: tw.Kernel, encoder: Encoder, seen: list[tuple[Any, ...]]
+) -> None:
+    """Every such call is refused, also behind one that was not; no map is encoded for it."""
+    good, odd = half((64, 64), 1 << 20), half((64, 60), 1 << 21, (64, 1))
+    exchange[1, 32](good, odd, 0, SWIZZLED)
+    for launch in (exchange[1, 32], exchange[1, 32].prepare, exchange[1, 32]):
+        with pytest.raises(ArgumentError, match="'out': a store by TMA writes whole 16 bytes .* rows have 60 elements"):
+            launch(odd, good, 0, SWIZZLED)
+    assert len(seen) == 1 and len(encoder.calls) == 2
+
+
 def test_what_the_driver_refuses(exchange: tw.Kernel, encoder: Encoder, seen: list[tuple[Any, ...]]) -> None:
     encoder.status = 200
     with pytest.raises(DeviceError, match=r"encoding the tensor map of 'x' failed: .*\n.*box \(64, 16\) of float16"):

@@ -15,14 +15,16 @@ from tests.unit.test_hopper_products import SYNCHRONISATIONS
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.backends import sim
+from tilewright.errors import ScheduleError
 from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.mbarrier import MbarrierArrive
 from tilewright.instructions.warpgroup_atoms import NAMES
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
 from tilewright.schedule.affine import create_dimensions
-from tilewright.schedule.arrays import Array
+from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.mma_shapes import MMAShape
+from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.recipes import find_recipe
 from tilewright.schedule.targets import Target
@@ -118,6 +120,41 @@ def test_sizes_of_the_launch() -> None:
         assert np.array_equal(c, a.astype(np.float32) @ b.T.astype(np.float32))
     with pytest.raises(tw.ArgumentError, match="TMA takes strides that are multiples of 16 bytes"):
         kernel(np.zeros((64, 60), BF16.numpy), np.zeros((64, 60), BF16.numpy).T, np.zeros((64, 64), np.float32))
+
+
+@pytest.mark.parametrize("n", [136, 132, 131])
+def test_rows_that_end_between_16_bytes_leave_by_threads(n: int) -> None:
+    """By TMA the padding behind them would be written: what plans choose does not, and what asks for it is refused."""
+    A, B, C = (
+        Array(role, BF16, shape, (136, 1), name=name)
+        for role, shape, name in (
+            (Role.INPUT, (128, 128), "A"), (Role.INPUT, (128, n), "B"), (Role.INPUT_OUTPUT, (128, n), "C")
+        )
+    )  # fmt: skip
+    nest = Nest(shape=(128, n, 128))
+    i, j, k = nest.get_indices()
+    nest.iteration_logic(lambda: C.__setitem__((i, j), C[i, j] + A[i, k] * B[k, j]))
+    plan = nest.create_schedule().create_plan(Target("NVIDIA H100")).auto()
+    kernel = plan.build("product", args=(A, B, C))
+    random = np.random.default_rng(n)
+    a, b, c = (np.full((128, 136), 77, BF16.numpy) for _ in range(3))
+    for x, columns in ((a, 128), (b, n), (c, n)):
+        x[:, :columns] = random.integers(-3, 4, (128, columns))
+    expected = c[:, :n].astype(np.float64) + a[:, :128].astype(np.float64) @ b[:, :n].astype(np.float64)
+    kernel(a[:, :128], b[:, :n], c[:, :n])
+    assert np.array_equal(c[:, :n], expected.astype(BF16.numpy)) and (c[:, n:] == 77).all()
+    assert ("tma_store" in kernel.source()) == (n == 136)
+
+
+def test_a_row_that_tma_cannot_store() -> None:
+    plan, arrays = warpgroup_product((128, 130, 128), stores=True)
+    arrays[2].layout = (132, 1)
+    with pytest.raises(ScheduleError, match="TMA cannot store .*: a row of 130 float32 is not a multiple of 16 bytes"):
+        plan.build("product", args=arrays)
+    plan, arrays = warpgroup_product(create_dimensions("M", "N", "K"), tma=True, stores=True)
+    a, b, c = np.zeros((1, 64), BF16.numpy), np.zeros((62, 64), BF16.numpy), np.zeros((1, 62), np.float32)
+    with pytest.raises(tw.ArgumentError, match="'C': a store by TMA writes whole 16 bytes .* rows have 62 elements"):
+        plan.build("product", args=arrays)(a, b.T, c)
 
 
 @pytest.mark.parametrize("stages", [1, 3])

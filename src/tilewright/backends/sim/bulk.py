@@ -18,6 +18,7 @@ from tilewright.backends.sim.machine import BulkAccess, Machine
 from tilewright.backends.sim.storage import FlatStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d
 from tilewright.ir.core import Buffer, TensorMap
+from tilewright.ir.maps import ALIGNMENT
 
 
 def active(machine: Machine, mask: Mask) -> tuple[Array, Array]:
@@ -137,6 +138,22 @@ def boxes_of(map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer, k
     if map.is_pattern:
         return MadeBoxes(map, machine, tensor, memory, key)
     return (Pixels if map.corners else Boxes)(map, machine, tensor, memory)
+
+
+def look_at_ends(op: Any, map: TensorMap, machine: Machine, there: Array, rows: Array, threads: Array) -> None:
+    """Report a store (`op`) to rows that end between 16 bytes, which a launch refuses: threads made the map."""
+    inside = there.reshape(len(there), -1, map.box[0]).sum(axis=2) * map.dtype.bytes
+    wrong = np.flatnonzero((inside % ALIGNMENT).any(axis=1))
+    if not wrong.size:
+        return
+    name, first = op.destination.name, wrong[0]
+    fault = Fault(
+        op, "out-of-bounds", f"out of bounds: a row of {name} ends between 16 bytes, and a store by TMA writes all 16",
+        machine.block_coordinate(int(rows[first])), machine.thread_coordinate(int(threads[first])), name,
+        help="let rows have whole 16 bytes, padding included, or store by threads: tw.copy(src, dst)",
+        count=int(wrong.size),
+    )  # fmt: skip
+    machine.collector.report(fault)
 
 
 @dataclass(eq=False)
