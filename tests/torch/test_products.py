@@ -129,6 +129,18 @@ def test_relu_of_what_is_no_number() -> None:
         assert torch.equal(torch.autograd.grad(way.sum(), x)[0], torch.tensor([1.0, 1.0, 0.0, 0.0]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gelu_of_16_bits_adds_half_a_rounding_at_most(dtype: torch.dtype) -> None:
+    x = torch.cat([torch.linspace(-9, 9, 1001), torch.tensor([-3e4, 3e4, 6e4, 1e-7])]).to(dtype)
+    found = tw.torch.matmul(x[:, None], torch.ones(1, 8, dtype=dtype), epilogue="gelu")[:, 3].double()
+    exact, unit = F.gelu(x.double()), torch.finfo(dtype).eps / 2
+    absolute = 1e-7 * x.double().abs() + torch.finfo(dtype).smallest_normal * unit
+    assert ((found - exact).abs() <= 1.5 * unit * exact.abs() + absolute).all()
+    special = torch.tensor([[float("nan"), float("inf"), 0.0]], dtype=dtype)
+    found = tw.torch.matmul(torch.ones(1, 1, dtype=dtype), special, epilogue="gelu")
+    assert found[0, 0].isnan() and found[0, 1:].tolist() == [float("inf"), 0.0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_element_types(dtype: torch.dtype) -> None:
     a, b = (numbers(*shape, dtype=dtype) for shape in ((4, 16), (16, 8)))

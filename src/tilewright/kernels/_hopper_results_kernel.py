@@ -8,8 +8,6 @@ from tilewright.kernels._places_kernel import Places
 from tilewright.kernels.hopper_plan import WARPGROUP
 from tilewright.kernels.problem import BLOCK
 
-MOST_BESIDE = 144  # accumulators of a thread beside which operands of columns fit into registers before they are needed
-
 
 def results_buffer(plan, D):
     """Return the shared memory through which results leave, None where they leave from registers."""
@@ -93,49 +91,71 @@ class Pieces:
 
 
 class Operands:
-    """What a thread reads of the operands for the results of a tile, early where that takes few registers.
+    """What a thread reads of the operands for the results of a tile, before the tile's products where it can.
 
-    Of operands that are the same in all rows or in all columns, as biases and scales are, each value is read once: by
-    rows before the tile's products, by columns a part ahead, or with the part that needs them where accumulators leave
-    no registers for that. Matrices are read with the part that needs them.
+    Of operands that are the same in all columns, as scales of rows are, a thread reads each value once. Of those that
+    are the same in all rows, as biases are, the lanes of a warp hold the values of columns side by side, and a thread
+    gets what it needs by shuffles. Matrices are read with the part that needs them.
     """
 
     def __init__(self, plan, epilogue, operands, D, pieces):
-        self.plan, self.pieces, self.extents = plan, pieces, D.shape[:2]
+        self.plan, self.epilogue, self.pieces, self.extents = plan, epilogue, pieces, D.shape[:2]
         self.arrays = [x[:, :, pieces.batch] for x in epilogue.where_stored(operands)[0]]
         self.modes = [varying_mode(x) for x in self.arrays]
         steps = plan.part.get_slice(0).partition_C(tw.identity_tensor(plan.part.tiler_mn))
         self.steps = [steps[i] for i in range(tw.size(steps))]
-        self.rows = [self.along(0, wave, 0) for wave in range(pieces.waves)]
-        self.comes_ahead = tw.size(steps) * pieces.count <= MOST_BESIDE
-        self.ahead = self.along(1, 0, 0) if self.comes_ahead else None
+        self.rows = [self.of_rows(wave) for wave in range(pieces.waves)]
+        self.columns = [self.of_columns(n) if mode == 1 else None for n, mode in enumerate(self.modes)]
+        thread = plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
+        self.within = thread.partition_C(tw.identity_tensor(plan.part.tiler_mn))[0][1]  # the first column of a part
 
-    def along(self, mode, wave, part):
-        """Return what operands that differ along a mode alone have for a part: by the distance from its first."""
-        first = self.pieces.first(self.extents, wave, part)[mode]
-        distances = sorted({step[mode] for step in self.steps})
+    def of_rows(self, wave):
+        """Return what operands that differ along rows alone have for a wave: by the distance from its first row."""
+        first = self.pieces.first(self.extents, wave, 0)[0]
+        distances = sorted({row for row, _ in self.steps})
         found = {}
         for n, x in enumerate(self.arrays):
-            if self.modes[n] == mode:
-                inside = tw.guarded(x[:, 0] if mode == 0 else x[0, :])  # outside of D the value makes no difference
+            if self.modes[n] == 0:
+                inside = tw.guarded(x[:, 0])  # outside of D the value makes no difference
                 found[n] = {distance: inside[first + distance] for distance in distances}
         return found
 
+    def of_columns(self, n):
+        """Return a lane's values of an operand: of every 32nd column of the tile."""
+        width, inside = self.plan.part.tiler_mn[1], tw.guarded(self.arrays[n][0, :])
+        first = self.pieces.where(0, 0)[1] * width + tw.lane_id()
+        return [inside[first + 32 * i] for i in range(-(-self.pieces.parts * width // 32))]
+
+    def widen(self):
+        """Convert lanes' values of a bias to the type in which it is added; behind the products, for these do not wait.
+
+        That saves a conversion for each result.
+        """
+        epilogue, sums = self.epilogue, self.plan.mma.atom.dtype_c
+        if sums is tw.float32 and not epilogue.is_gated:
+            for n in range(epilogue.scales, epilogue.scales + epilogue.has_c + epilogue.has_bias):
+                if self.modes[n] == 1:
+                    self.columns[n] = [x.to(sums) for x in self.columns[n]]
+
     def take(self, wave, part):
         """Return for each operand what gives its value for an accumulator of a part; parts are taken in order."""
-        now, number = self.ahead, wave * self.pieces.parts + part + 1
-        if not self.comes_ahead:
-            now = self.along(1, wave, part)
-        elif number < self.pieces.count:
-            self.ahead = self.along(1, *divmod(number, self.pieces.parts))
+        if wave == part == 0:
+            self.widen()
+        begin = part * self.plan.part.tiler_mn[1]
         thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
         found = []
         for n, x in enumerate(self.arrays):
             if self.modes[n] is None:
                 found.append(load_part(self.plan, thread, x, self.pieces.where(wave, part)))
+            elif self.modes[n] == 0:
+                found.append([self.rows[wave][n][row] for row, _ in self.steps])
             else:
-                values, mode = (self.rows[wave], 0) if self.modes[n] == 0 else (now, 1)
-                found.append([values[n][step[mode]] for step in self.steps])
+                # A quad has eight columns side by side: all four lanes read the same register of the others.
+                values = {}
+                for step in sorted({column for _, column in self.steps}):
+                    number = begin + step
+                    values[step] = tw.shuffle(self.columns[n][number // 32], number % 32 + self.within)
+                found.append([values[column] for _, column in self.steps])
         return found
 
 

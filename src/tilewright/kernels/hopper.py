@@ -235,6 +235,8 @@ class Hopper(Family):
         finish = m * n * _TILE_US * (1 + c.is_swapped) / owners
         if c.splits > 1 and not c.adds_in_cluster:  # sums leave as they are
             finish /= 2
+        else:
+            finish *= (1 + problem.d.dtype.bytes) / 3  # an estimate that orders tiles of float32 as they were measured
         if problem.d.alignment < VECTOR_BYTES:  # they leave an element at a time
             finish += m * n * _ELEMENT_US / (WARPGROUP if c.is_ping_pong else c.threads - WARPGROUP) / owners
         adding = 0.0

@@ -100,10 +100,16 @@ def matmul_operator(
         operands: dict[str, Any] = {n: x for n, x in (("gate", gate), ("residual", residual)) if x is not None}
         if dropout:
             operands["drop"] = tilewright.dropout(dropout, seed)
-        function = functools.partial(finish, function=epilogue, **operands)
+        function = functools.partial(finish, function=_rounded_to(epilogue, a, out_dtype), **operands)
     precise = _precision_for(a, precision)
     found: torch.Tensor = tilewright.matmul(a, b, bias=bias, epilogue=function, out_dtype=out_dtype, precision=precise)
     return found
+
+
+def _rounded_to(epilogue: str, a: torch.Tensor, out_dtype: torch.dtype | None) -> str:
+    """Return the function that is traced for an epilogue, of accumulators of `a` and a result of a type."""
+    is_short = (out_dtype or a.dtype).itemsize == 2 and a.dtype != torch.float64
+    return "gelu_16" if epilogue == "gelu" and is_short else epilogue
 
 
 def _precision_for(a: torch.Tensor, precision: str) -> str | None:
@@ -264,7 +270,8 @@ def gated_matmul_operator(
     operands: dict[str, Any] = {} if residual is None else {"residual": residual}
     if dropout:
         operands["drop"] = tilewright.dropout(dropout, seed)
-    function = functools.partial(finish_pair, function=epilogue, keeps=keeps, **operands)
+    rounded = _rounded_to(epilogue, a, out_dtype)
+    function = functools.partial(finish_pair, function=rounded, keeps=keeps, **operands)
     gated: Any = tilewright.gated(function, pairs)  # type: ignore[arg-type]  # which checks it
     kept = [_result(a, b, out_dtype=out_dtype).dtype] * 2 if keeps else ()
     found = tilewright.matmul(

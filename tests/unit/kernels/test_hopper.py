@@ -29,7 +29,7 @@ from tilewright.kernels.split_k import sums_problem
 from tilewright.kernels.winners import text_of
 from tilewright.runtime import libraries
 
-H200 = Machine.of(Arch.parse("sm_90a"))
+H200, BF16 = Machine.of(Arch.parse("sm_90a")), tw.bfloat16
 TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
     "bf16": (tw.bfloat16, tw.bfloat16, tw.float32, tw.bfloat16),
     "f16": (tw.float16, tw.float16, tw.float32, tw.float32),
@@ -227,18 +227,26 @@ def test_promoted_sums_prefer_tiles_by_turns() -> None:
 
 
 @pytest.mark.parametrize("tile", [(128, 160, 64), (128, 192, 64)], ids=str)
-def test_wide_tiles_of_one_consumer_have_registers_for_rows(tile: tuple[int, int, int]) -> None:
-    """A scale for each row spills nothing; where matrices or further results are added, others are proposed."""
-    problem = replace(problem_of("bf16", 4093, 4096, 4096), scales=(tw.float32,))
+@pytest.mark.parametrize(("what", "dtype", "strides"), [("scales", tw.float32, (1, 0, 0)), ("bias", BF16, (0, 1, 0))])
+def test_wide_tiles_of_one_consumer_have_registers_for_vectors(
+    tile: tuple[int, int, int], what: str, dtype: tw.DType, strides: tuple[int, ...]
+) -> None:
+    """A scale for each row or a bias spills nothing; where matrices or further results are added, others are proposed.
+
+    The bias is loaded by the lanes of a warp, each of which has every 32nd column.
+    """
+    problem = replace(problem_of("bf16", 4093, 4096, 4096), **{what: (dtype,) if what == "scales" else dtype})
     configuration = HopperConfiguration(tile, (8, 1), 4, is_ping_pong=True)
     assert tile in {c.configuration.tile for c in legal(problem)}
     plan = plan_for(problem, configuration, H200.arch)
     kernel, one = matmul_warpgroups.numbered(1).configure(min_blocks=1), np.float32(1)
     a, b = (tw.spec(tw.bfloat16, (rows, 4096, 1), stride=(4096, 1, 0)) for rows in (4093, 4096))
     d = tw.spec(tw.bfloat16, (4093, 4096, 1), stride=(4096, 1, 0))
-    scale = tw.spec(tw.float32, (4093, 4096, 1), stride=(1, 0, 0))
-    found = kernel[132, THREADS].resources(d, a, b, one, one, plan, scale, arch="sm_90a")
+    arguments = d, a, b, one, one, plan, tw.spec(dtype, (4093, 4096, 1), stride=strides)
+    found = kernel[132, THREADS].resources(*arguments, arch="sm_90a")
     assert not found.spills and found.local_bytes == 0, found
+    loads = sum("LDG.E" in line for line in kernel[132, THREADS].sass(*arguments, arch="sm_90a").splitlines())
+    assert loads == (tile[0] if what == "scales" else tile[1]) // 32
     for more in ({"c": tw.bfloat16}, {"elements": (tw.bfloat16,)}, {"further": (Further(tw.float32, "sum", "M"),)}):
         others = [c.configuration for c in legal(replace(problem, **more))]
         assert not any(isinstance(c, HopperConfiguration) and c.is_ping_pong and c.tile == tile for c in others)
