@@ -21,6 +21,8 @@ WARPGROUP = 128
 LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
 NOTHING = -(2.0**120)  # the greatest score of no keys: finite, and its product with the scale too
 LN2 = math.log(2)
+GROWTH = 8.0  # powers of two by which weights may exceed 1 before sums are scaled
+LOWEST = -60.0  # of a greatest score in powers of two, so that its weight is far from 0 if that is not subtracted
 
 
 @tw.kernel
@@ -122,7 +124,9 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
         tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
     )
     rows = tw.size(scores.shape[0])
-    top, total, factor = (tw.registers(tw.float32, rows) for _ in ("greatest score", "sum of weights", "of sums"))
+    # Weights are 2^(score - top): `top` is near the greatest score, and grows only where weights would become large.
+    top, total, factor = (tw.registers(tw.float32, rows) for _ in ("subtracted", "sum of weights", "of sums"))
+    grown = tw.registers(tw.int32, 1)
     keys = K.shape[2]
     ahead = keys - Q.shape[2]  # row r is beside key r + ahead
 
@@ -132,8 +136,9 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
         tw.wgmma_commit()
 
     def begin_sums(weights, v):
-        for r in tw.static_range(rows):
-            sums[r, :] *= factor[r]
+        if grown[0] != 0:
+            for r in tw.static_range(rows):
+                sums[r, :] *= factor[r]
         tw.wgmma_fence()
         tw.gemm(plan.output, weights, tV[:, :, :, v], acc)
         tw.wgmma_commit()
@@ -148,12 +153,26 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
                 is_seen = (column >= before) & (column < behind) if plan.has_left else column < behind
                 scores[r, c] = tw.where(is_seen, scores[r, c], -math.inf)
 
+    def bound(row):
+        """Return a thread's greatest score of a row, or 0: from 0 on, the bits of floats are in their order."""
+        most = tw.int32(0)
+        for c in tw.static_range(0, tw.size(row.shape), 2):  # maxima of three are one instruction
+            most = tw.maximum(tw.maximum(most, row[c].bitcast(tw.int32)), row[c + 1].bitcast(tw.int32))
+        return most.bitcast(tw.float32)
+
     def weigh():
+        grows = [(bound(scores[r, :]) - top[r]) * scale > GROWTH for r in tw.static_range(rows)]
+        grown[0] = tw.vote_any(grows[0] | grows[1]).to(tw.int32)
+        if grown[0] != 0:
+            for r in tw.static_range(rows):
+                best = tw.maximum(top[r], tw.reduce(scores[r, :], "max", group=4))
+                if Q.dtype == tw.bfloat16:  # which has the exponents of float32: `bound` says nothing below 0
+                    best = tw.where(best * scale > LOWEST, tw.maximum(best, -GROWTH / scale), best)
+                factor[r], top[r] = tw.ex2_approx((top[r] - best) * scale, ftz=True), best
+                total[r] *= factor[r]
         for r in tw.static_range(rows):
-            best = tw.maximum(top[r], tw.reduce(scores[r, :], "max", group=4))
-            factor[r], top[r] = tw.ex2_approx((top[r] - best) * scale, ftz=True), best
-            scores[r, :] = tw.ex2_approx(scores[r, :] * scale - best * scale, ftz=True)
-            total[r] = total[r] * factor[r] + scores[r, :].reduce("add")
+            scores[r, :] = tw.ex2_approx(scores[r, :] * scale - top[r] * scale, ftz=True)
+            total[r] += scores[r, :].reduce("add")
 
     @tw.function
     def finish(state, step, v):
