@@ -136,7 +136,7 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
         tw.wgmma_commit()
 
     def begin_sums(weights, v):
-        if grown[0] != 0:
+        if not plan.is_lazy or grown[0] != 0:
             for r in tw.static_range(rows):
                 sums[r, :] *= factor[r]
         tw.wgmma_fence()
@@ -161,12 +161,13 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
         return most.bitcast(tw.float32)
 
     def weigh():
-        grows = [(bound(scores[r, :]) - top[r]) * scale > GROWTH for r in tw.static_range(rows)]
-        grown[0] = tw.vote_any(grows[0] | grows[1]).to(tw.int32)
-        if grown[0] != 0:
+        if plan.is_lazy:
+            grows = [(bound(scores[r, :]) - top[r]) * scale > GROWTH for r in tw.static_range(rows)]
+            grown[0] = tw.vote_any(grows[0] | grows[1]).to(tw.int32)
+        if not plan.is_lazy or grown[0] != 0:
             for r in tw.static_range(rows):
                 best = tw.maximum(top[r], tw.reduce(scores[r, :], "max", group=4))
-                if Q.dtype == tw.bfloat16:  # which has the exponents of float32: `bound` says nothing below 0
+                if plan.is_lazy and Q.dtype == tw.bfloat16:  # with the exponents of float32; `bound` is 0 at least
                     best = tw.where(best * scale > LOWEST, tw.maximum(best, -GROWTH / scale), best)
                 factor[r], top[r] = tw.ex2_approx((top[r] - best) * scale, ftz=True), best
                 total[r] *= factor[r]

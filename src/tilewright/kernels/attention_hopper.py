@@ -45,6 +45,11 @@ class HopperAttentionPlan:
         return self.rows // 64
 
     @property
+    def is_lazy(self) -> bool:
+        """Whether sums are scaled only where scores grow by much: a branch, which spills registers of long heads."""
+        return self.head < 256
+
+    @property
     def threads(self) -> int:
         """The threads of a block: those of the producer too."""
         return WARPGROUP * (1 + self.consumers)
