@@ -60,15 +60,14 @@ def position(round):
 def place(round, Q, K, left, right, together, plan):
     """Return what the block computes: the tile's first row, head and batch; and the tiles of keys that it sees.
 
-    Those are `steps`, of which the last one is `last`. Under a causal mask tiles are counted from the last row, where
-    most keys are seen: so the one that is not whole is the shortest, and begins before row 0.
+    Those are `steps`, of which the last one is `last`. Under a causal mask the tiles with most keys come first.
     """
     tiles, heads, keys = tw.ceil_div(Q.shape[2], plan.rows), Q.shape[1] * Q.shape[0], K.shape[2]
     number = round * tw.grid_dim.x + position(round)
     if plan.has_right:  # the longest rows of a causal mask first, of so many heads that L2 keeps their keys
         before, number = number // (together * tiles) * together, number % (together * tiles)
         beside = tw.minimum(together, heads - before)
-        row, head = Q.shape[2] - (number // beside + 1) * plan.rows, before + number % beside
+        row, head = (tiles - 1 - number // beside) * plan.rows, before + number % beside
     else:
         row, head = number % tiles * plan.rows, number // tiles
     first, seen = row + keys - Q.shape[2], keys
@@ -237,8 +236,7 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
         for r in tw.static_range(rows):
             sums[r, :] *= 1.0 / tw.maximum(total[r], 1e-30)  # a row may see no key
             row = at[r, 0][0] + first_row
-            is_row = row >= 0 if plan.has_right else row < Q.shape[2]
-            if lse is not None and is_row & (tw.lane_id() % 4 == 0):
+            if lse is not None and (row < Q.shape[2]) & (tw.lane_id() % 4 == 0):
                 lse[batch, head, row] = (top[r] * scale + tw.lg2_approx(total[r])) * LN2
         store(out, acc, tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0)), first_row, head, batch, plan)
         state_q.give_back(q)
