@@ -198,7 +198,7 @@ def test_a_gradient_of_the_sums(backend: Backend) -> None:
 
 WARPGROUPS = [
     pytest.param((1, 2, 1, 140, 60, 128), {"causal": True}, id="rows-without-keys", marks=SLOW),
-    pytest.param((1, 1, 1, 70, 40, 64), {"causal": True, "window": (9, None)}, id="causal-window"),
+    pytest.param((1, 3, 1, 200, 24, 64), {"causal": True, "window": (9, None), "scale": 3.0}, id="causal-window"),
     pytest.param((1, 1, 1, 200, 100, 64), {"window": (20, 4)}, id="window", marks=SLOW),
     pytest.param((2, 2, 1, 70, 50, 64), {}, id="shared-heads", marks=SLOW),
     pytest.param((1, 1, 1, 140, 200, 64), {"window": (30, None)}, id="left", marks=SLOW),
@@ -215,13 +215,13 @@ def view_of(array: Any) -> View:
 @pytest.mark.parametrize(("case", "options"), WARPGROUPS)
 @pytest.mark.filterwarnings("ignore:needless wait")
 def test_warpgroups_compute_every_token(backend: Backend, case: tuple[int, ...], options: dict[str, Any]) -> None:
-    """Small tiles of keys: many steps, and a ring that goes round; two blocks, which take turns."""
+    """Small tiles of keys: many steps, and a ring that goes round; two blocks, which take turns; scores that grow."""
     q, k, v, grad = arrays((*case, case[-1]), BF16)
     expected = known(q, k, v, grad, **options)
     placed = [backend.put(x) for x in (q, k, v)]
     out, lse = backend.put(np.full_like(q, np.nan)), backend.put(np.full(q.shape[:3], np.nan, np.float32))
-    causal, window = options.get("causal", False), options.get("window")
-    problem = read_problem("attention", *placed, causal, window, None, (None, None, None))
+    causal, window, scale = options.get("causal", False), options.get("window"), options.get("scale")
+    problem = read_problem("attention", *placed, causal, window, scale, (None, None, None))
     (target, *inputs), numbers = [view_of(x) for x in (out, *placed)], view_of(lse)
     by_warpgroups(problem, [target, *inputs], numbers, blocks=2, keys=16)
     assert_close(backend.get(out), expected.out, BF16)

@@ -21,10 +21,12 @@ WARPGROUP = 128
 LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
 NOTHING = -(2.0**120)  # the greatest score of no keys: finite, and its product with the scale too
 LN2 = math.log(2)
+GROWTH = 8.0  # powers of two by which weights may exceed 1 before sums are scaled
+LOWEST = -60.0  # of a greatest score in powers of two, so that its weight is far from 0 if that is not subtracted
 
 
 @tw.kernel
-def attend_by_warpgroups(out, lse, Q, K, V, scale, left, right, plan: tw.constexpr):
+def attend_by_warpgroups(out, lse, Q, K, V, scale, left, right, together, plan: tw.constexpr):
     """Compute out (batch, heads, tokens, head), and lse unless it is None; `scale` has the factor log2(e)."""
     sQ, sKV = tw.shared(Q.dtype, plan.smem_q), tw.shared(K.dtype, plan.smem_kv)
     warps = 4 * plan.consumers
@@ -34,10 +36,10 @@ def attend_by_warpgroups(out, lse, Q, K, V, scale, left, right, plan: tw.constex
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
-            produce(Q, K, V, left, right, sQ, sKV, ring_q.producer(), ring_kv.producer(), plan)
+            produce(Q, K, V, left, right, together, sQ, sKV, ring_q.producer(), ring_kv.producer(), plan)
     else:
         tw.set_registers(plan.registers[1])
-        consume(out, lse, Q, K, scale, left, right, sQ, sKV, ring_q.consumer(), ring_kv.consumer(), plan)
+        consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, ring_q.consumer(), ring_kv.consumer(), plan)
 
 
 @tw.function
@@ -55,18 +57,20 @@ def position(round):
 
 
 @tw.function
-def place(round, Q, K, left, right, plan):
-    """Return what the block computes: the tile along the tokens, head and batch; and the tiles of keys that it sees.
+def place(round, Q, K, left, right, together, plan):
+    """Return what the block computes: the tile's first row, head and batch; and the tiles of keys that it sees.
 
-    Those are `steps`, of which the last one is `last`.
+    Those are `steps`, of which the last one is `last`. Under a causal mask the tiles with most keys come first.
     """
     tiles, heads, keys = tw.ceil_div(Q.shape[2], plan.rows), Q.shape[1] * Q.shape[0], K.shape[2]
     number = round * tw.grid_dim.x + position(round)
-    if plan.has_right:  # the longest rows of a causal mask first
-        tile, head = tiles - 1 - number // heads, number % heads
+    if plan.has_right:  # the longest rows of a causal mask first, of so many heads that L2 keeps their keys
+        before, number = number // (together * tiles) * together, number % (together * tiles)
+        beside = tw.minimum(together, heads - before)
+        row, head = (tiles - 1 - number // beside) * plan.rows, before + number % beside
     else:
-        tile, head = number % tiles, number // tiles
-    first, seen = tile * plan.rows + keys - Q.shape[2], keys
+        row, head = number % tiles * plan.rows, number // tiles
+    first, seen = row + keys - Q.shape[2], keys
     if plan.has_right:
         seen = tw.minimum(keys, first + plan.rows + right)
     last, steps = tw.maximum(tw.ceil_div(seen, plan.keys), 1) - 1, 0
@@ -74,11 +78,11 @@ def place(round, Q, K, left, right, plan):
     if plan.has_left:
         begin = tw.minimum(tw.maximum(first - left, 0) // plan.keys, last)
     steps = last - begin + 1
-    return tile, head % Q.shape[1], head // Q.shape[1], last, steps
+    return row, head % Q.shape[1], head // Q.shape[1], last, steps
 
 
 @tw.function
-def produce(Q, K, V, left, right, sQ, sKV, state_q, state_kv, plan):
+def produce(Q, K, V, left, right, together, sQ, sKV, state_q, state_kv, plan):
     """Bring the tiles in the order in which they are used."""
     gQ, gK, gV = (tw.guarded(x) for x in (Q, K, V))
     share = Q.shape[1] // K.shape[1]  # heads of Q for one of K and V
@@ -89,10 +93,11 @@ def produce(Q, K, V, left, right, sQ, sKV, state_q, state_kv, plan):
             tw.copy(LOAD, tw.local_tile(heads, (plan.keys, plan.head), (tile, 0)), sKV[:, :, stage], barrier=full)
 
     for round in range(count_tiles(Q, plan)):
-        tile, head, batch, last, steps = place(round, Q, K, left, right, plan)
-        rows, k, v = gQ[batch, head, ...], gK[batch, head // share, ...], gV[batch, head // share, ...]
+        row, head, batch, last, steps = place(round, Q, K, left, right, together, plan)
+        rows = tw.domain_offset((row, 0), gQ[batch, head, ...])
+        k, v = (x[batch, head // share, ...] for x in (gK, gV))
         with state_q.fill() as (stage, full):
-            tw.copy(LOAD, tw.local_tile(rows, (plan.rows, plan.head), (tile, 0)), sQ[:, :, stage], barrier=full)
+            tw.copy(LOAD, tw.local_tile(rows, (plan.rows, plan.head), (0, 0)), sQ[:, :, stage], barrier=full)
         bring(state_kv, k, last)
         for step in range(1, steps):
             bring(state_kv, k, last - step)
@@ -101,7 +106,7 @@ def produce(Q, K, V, left, right, sQ, sKV, state_q, state_kv, plan):
 
 
 @tw.function
-def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan):
+def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, state_kv, plan):
     """Compute 64 rows of each tile."""
     consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x - WARPGROUP
     ours = tw.named_barrier(1 + consumer, 2 * WARPGROUP)
@@ -118,7 +123,9 @@ def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan
         tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
     )
     rows = tw.size(scores.shape[0])
-    top, total, factor = (tw.registers(tw.float32, rows) for _ in ("greatest score", "sum of weights", "of sums"))
+    # Weights are 2^(score - top): `top` is near the greatest score, and grows only where weights would become large.
+    top, total, factor = (tw.registers(tw.float32, rows) for _ in ("subtracted", "sum of weights", "of sums"))
+    grown = tw.registers(tw.int32, 1)
     keys = K.shape[2]
     ahead = keys - Q.shape[2]  # row r is beside key r + ahead
 
@@ -128,15 +135,16 @@ def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan
         tw.wgmma_commit()
 
     def begin_sums(weights, v):
-        for r in tw.static_range(rows):
-            sums[r, :] *= factor[r]
+        if not plan.is_lazy or grown[0] != 0:
+            for r in tw.static_range(rows):
+                sums[r, :] *= factor[r]
         tw.wgmma_fence()
         tw.gemm(plan.output, weights, tV[:, :, :, v], acc)
         tw.wgmma_commit()
 
-    def mask(tile, first_key):
+    def mask(first_row, first_key):
         for r in tw.static_range(rows):
-            beside, place = at[r, 0][0] + tile * plan.rows + ahead, first_key + at[0, 0][1]
+            beside, place = at[r, 0][0] + first_row + ahead, first_key + at[0, 0][1]
             behind = (tw.minimum(keys, beside + right + 1) if plan.has_right else keys) - place
             before = beside - left - place
             for c in tw.static_range(tw.size(scores.shape[1])):
@@ -144,12 +152,27 @@ def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan
                 is_seen = (column >= before) & (column < behind) if plan.has_left else column < behind
                 scores[r, c] = tw.where(is_seen, scores[r, c], -math.inf)
 
+    def bound(row):
+        """Return a thread's greatest score of a row, or 0: from 0 on, the bits of floats are in their order."""
+        most = tw.int32(0)
+        for c in tw.static_range(0, tw.size(row.shape), 2):  # maxima of three are one instruction
+            most = tw.maximum(tw.maximum(most, row[c].bitcast(tw.int32)), row[c + 1].bitcast(tw.int32))
+        return most.bitcast(tw.float32)
+
     def weigh():
+        if plan.is_lazy:
+            grows = [(bound(scores[r, :]) - top[r]) * scale > GROWTH for r in tw.static_range(rows)]
+            grown[0] = tw.vote_any(grows[0] | grows[1]).to(tw.int32)
+        if not plan.is_lazy or grown[0] != 0:
+            for r in tw.static_range(rows):
+                best = tw.maximum(top[r], tw.reduce(scores[r, :], "max", group=4))
+                if plan.is_lazy and Q.dtype == tw.bfloat16:  # with the exponents of float32; `bound` is 0 at least
+                    best = tw.where(best * scale > LOWEST, tw.maximum(best, -GROWTH / scale), best)
+                factor[r], top[r] = tw.ex2_approx((top[r] - best) * scale, ftz=True), best
+                total[r] *= factor[r]
         for r in tw.static_range(rows):
-            best = tw.maximum(top[r], tw.reduce(scores[r, :], "max", group=4))
-            factor[r], top[r] = tw.ex2_approx((top[r] - best) * scale, ftz=True), best
-            scores[r, :] = tw.ex2_approx(scores[r, :] * scale - best * scale, ftz=True)
-            total[r] = total[r] * factor[r] + scores[r, :].reduce("add")
+            scores[r, :] = tw.ex2_approx(scores[r, :] * scale - top[r] * scale, ftz=True)
+            total[r] += scores[r, :].reduce("add")
 
     @tw.function
     def finish(state, step, v):
@@ -159,7 +182,7 @@ def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan
         return tw.as_operand_a(plan.scores, S, to=plan.output)
 
     @tw.function
-    def advance(state, step, v, q, tile, first_key, masked):
+    def advance(state, step, v, q, first_row, first_key, masked):
         weights = finish(state, step, v)
         k = state.acquire()
         ours.sync()
@@ -170,14 +193,14 @@ def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan
         tw.wgmma_wait(1)
         state.give_back(k)
         if masked:
-            mask(tile, first_key)
+            mask(first_row, first_key)
         weigh()
         return v
 
     if consumer == plan.consumers - 1:
         next.arrive()  # the first consumer begins
     for round in range(count_tiles(Q, plan)):
-        tile, head, batch, last, steps = place(round, Q, K, left, right, plan)
+        first_row, head, batch, last, steps = place(round, Q, K, left, right, together, plan)
         tw.fill(top, NOTHING)
         tw.clear(total)
         tw.clear(acc)
@@ -185,24 +208,24 @@ def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan
         begin_scores(q, k)
         tw.wgmma_wait(0)
         state_kv.give_back(k)
-        mask(tile, last * plan.keys)
+        mask(first_row, last * plan.keys)
         weigh()
         # Tiles before `whole` end before the last key that all rows see; from `cut` on they begin behind the first one.
-        first, done = tile * plan.rows + ahead, 1
+        first, done = first_row + ahead, 1
         if plan.has_right:
             whole = tw.minimum(keys, first + right + 1) // plan.keys
             done = tw.minimum(tw.maximum(last - whole + 1, 1), steps)
         for step in tw.range(1, done, unroll=1):
-            v = advance(state_kv, step, v, q, tile, (last - step) * plan.keys, masked=True)
+            v = advance(state_kv, step, v, q, first_row, (last - step) * plan.keys, masked=True)
         until = steps
         if plan.has_left:
             cut = tw.ceil_div(tw.maximum(first + plan.rows - 1 - left, 0), plan.keys)
             until = tw.minimum(tw.maximum(last - cut + 1, done), steps)
         for step in tw.range(done, until, unroll=1):
-            v = advance(state_kv, step, v, q, tile, (last - step) * plan.keys, masked=False)
+            v = advance(state_kv, step, v, q, first_row, (last - step) * plan.keys, masked=False)
         if plan.has_left:
             for step in tw.range(until, steps, unroll=1):
-                v = advance(state_kv, step, v, q, tile, (last - step) * plan.keys, masked=True)
+                v = advance(state_kv, step, v, q, first_row, (last - step) * plan.keys, masked=True)
         weights = finish(state_kv, steps, v)
         v = state_kv.acquire()
         begin_sums(weights, v)
@@ -212,17 +235,17 @@ def consume(out, lse, Q, K, scale, left, right, sQ, sKV, state_q, state_kv, plan
         state_kv.give_back(v)
         for r in tw.static_range(rows):
             sums[r, :] *= 1.0 / tw.maximum(total[r], 1e-30)  # a row may see no key
-            row = at[r, 0][0] + tile * plan.rows
+            row = at[r, 0][0] + first_row
             if lse is not None and (row < Q.shape[2]) & (tw.lane_id() % 4 == 0):
                 lse[batch, head, row] = (top[r] * scale + tw.lg2_approx(total[r])) * LN2
-        store(out, acc, tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0)), tile, head, batch, plan)
+        store(out, acc, tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0)), first_row, head, batch, plan)
         state_q.give_back(q)
     if consumer == 0:
         ours.sync()  # the last arrival, which no one waits for
 
 
 @tw.function
-def store(out, acc, buffer, tile, head, batch, plan):
+def store(out, acc, buffer, first_row, head, batch, plan):
     """Store a consumer's rows of out through shared memory, and wait until that has been read."""
     consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x % WARPGROUP
     writer = plan.write.get_slice(tid)
@@ -230,7 +253,7 @@ def store(out, acc, buffer, tile, head, batch, plan):
     tw.fence_proxy_async()
     tw.named_barrier(1 + plan.consumers + consumer, WARPGROUP).sync()
     if tid == 0:
-        where = (plan.consumers * tile + consumer, 0)
-        tw.copy(STORE, buffer, tw.local_tile(tw.guarded(out)[batch, head, ...], (64, plan.head), where))
+        rows = tw.domain_offset((first_row + 64 * consumer, 0), tw.guarded(out)[batch, head, ...])
+        tw.copy(STORE, buffer, tw.local_tile(rows, (64, plan.head), (0, 0)))
         tw.tma_store_commit()
         tw.tma_store_wait(0)

@@ -31,7 +31,7 @@ from tilewright.runtime import driver
 from tilewright.runtime.views import View
 
 BEHIND = 128  # more than the columns of a tile that are behind the last token
-CACHED = 1 << 26  # bytes of tokens that are taken together, near what the L2 cache keeps
+CACHED = 1 << 26  # bytes of tokens or keys that are taken together, near what the L2 cache keeps
 UNLIMITED = 1 << 30  # tokens: more than any sequence has
 Window = tuple[int | None, int | None]
 
@@ -227,9 +227,21 @@ def by_warpgroups(
     if blocks is None:
         blocks = driver.device_properties(int(problem.q.info.device)).multiprocessors
     grid = min(blocks, -(-q.shape[2] // plan.rows) * q.shape[1] * q.shape[0])
+    together = heads_together(views, grid)
     launcher(attend_by_warpgroups, grid, plan.threads)(
-        views[0], lse, *views[1:], problem.factor, np.int32(problem.left), np.int32(problem.right), plan
+        views[0], lse, *views[1:], problem.factor, *map(np.int32, (problem.left, problem.right, together)), plan
     )
+
+
+def heads_together(views: Sequence[View], grid: int) -> int:
+    """Return how many heads a causal mask's tiles are taken of in turn: all, or a part whose keys L2 keeps.
+
+    The part divides the grid into at most 6, so that blocks still get tiles of all lengths.
+    """
+    _, q, k, _ = views
+    heads, of_head = q.shape[0] * q.shape[1], 2 * math.prod(k.shape) * k.dtype.bytes // (q.shape[0] * q.shape[1])
+    parts = (grid // n for n in range(1, 7) if grid % n == 0)
+    return min(heads, next((n for n in parts if min(n, heads) * of_head <= CACHED), heads))
 
 
 def q_and_keys(views: Sequence[View]) -> int:

@@ -45,6 +45,11 @@ class HopperAttentionPlan:
         return self.rows // 64
 
     @property
+    def is_lazy(self) -> bool:
+        """Whether sums are scaled only where scores grow by much: a branch, which spills registers of long heads."""
+        return self.head < 256
+
+    @property
     def threads(self) -> int:
         """The threads of a block: those of the producer too."""
         return WARPGROUP * (1 + self.consumers)
@@ -63,7 +68,7 @@ def hopper_plan(
     # What registers and shared memory hold; masks need registers too, and 160 keys are too coarse for the diagonal.
     is_masked = has_left or has_right
     rows, most, q_stages, stages = {
-        64: (192, 96 if has_left and has_right else 112, 2, 4),
+        64: (192, 96 if has_left and has_right else 112, 2, 8),
         128: (128, 128 if is_masked else 160, 2, 4),
         256: (128, 80 if not is_masked else 48 if has_left and has_right else 64, 1, 4),
     }[head]

@@ -88,7 +88,7 @@ def test_what_warpgroups_compute() -> None:
 def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool) -> None:
     plan = hopper_plan(tw.bfloat16, head, left, right)
     x, lse = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
-    numbers = np.float32(0.1), np.int32(1), np.int32(1)
+    numbers = np.float32(0.1), np.int32(1), np.int32(1), np.int32(1)
     lowered = attend_by_warpgroups.lower(x, lse, x, x, x, *numbers, plan, arch="sm_90a", block=plan.threads)
     resources = lowered.module.resources
     assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
