@@ -26,7 +26,7 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cuda.cache_hints import hinted_name
-from tilewright.backends.sim.bulk import active, boxes_of, look_at_ends
+from tilewright.backends.sim.bulk import active, boxes_of, look_at_ends, look_before
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import AccessKind, BulkAccess, Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask
@@ -459,6 +459,7 @@ class TensorStore(Instruction):
             values = frame.values
             rows, threads = active(machine, frame.mask)
             _look_at_beginning(self, machine, self.map, values[coordinates[0]], rows, threads)
+            look_before(self, machine, [values[c] for c in coordinates], rows, threads)
             index, there = boxes.elements([values[c] for c in coordinates], rows, threads)
             if self.map.is_pattern:  # of other maps the launch knows the extents
                 look_at_ends(self, self.map, machine, there, rows, threads)

@@ -336,3 +336,32 @@ def test_reductions_are_refused_as_stores_are() -> None:
         with pytest.raises(tw.ArgumentError, match="rows have 13 elements"):
             kernel[1, 32].prepare(memory[:, :13], atom)()
     assert not memory[:, 12:].any()
+
+
+@pytest.mark.parametrize("row", [-16, -3, 0, 5, 64])
+@pytest.mark.parametrize("is_sum", [False, True])
+def test_stores_of_boxes_that_begin_before_their_tensor_are_found(row: int, is_sum: bool) -> None:
+    """An H200 stops them as illegal instructions; behind the end it stores nothing, and loads bring zeros before."""
+
+    @tw.kernel
+    def store(out, row):
+        smem = tw.shared(tw.float32, tw.row_major((16, 32)))
+        tw.fill(smem[:, tw.thread_idx.x], 1)
+        tw.fence_proxy_async()
+        tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            moved = tw.domain_offset((row, 0), tw.guarded(out))
+            atom = tw.atoms.SM90_TMA_REDUCE_ADD if is_sum else tw.atoms.SM90_TMA_STORE
+            tw.copy(atom, smem, tw.local_tile(moved, (16, 32), (0, 0)))
+            tw.tma_store_commit()
+            tw.tma_store_wait(0)
+
+    out = np.zeros((20, 32), np.float32)
+    with tw.simulate(raise_errors=False) as run:
+        store[1, 32](out, row)
+    found = [(finding.kind, finding.message) for finding in run.findings]
+    if row < 0:
+        ((kind, message),) = found
+        assert kind == "out-of-bounds" and f"begins before out, at {row} of mode 1 of its tensor map" in message
+    else:
+        assert not found and (out[row : row + 16] == 1).all() and not out[:row].any()

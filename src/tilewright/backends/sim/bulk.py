@@ -156,6 +156,24 @@ def look_at_ends(op: Any, map: TensorMap, machine: Machine, there: Array, rows: 
     machine.collector.report(fault)
 
 
+def look_before(op: Any, machine: Machine, coordinates: Sequence[Lanes], rows: Array, threads: Array) -> None:
+    """Report stores of boxes that begin before the tensor, illegal instructions on an H200; loads bring zeros."""
+    for mode, given in enumerate(coordinates):
+        values = lanes_of(machine, given, rows, threads)
+        wrong = np.flatnonzero(values < 0)
+        if wrong.size:
+            name, row, thread = op.destination.name, int(rows[wrong[0]]), int(threads[wrong[0]])
+            where = f"{int(values[wrong[0]])} of mode {mode} of its tensor map"
+            fault = Fault(
+                op, "out-of-bounds", f"out of bounds: a box that is stored by TMA begins before {name}, at {where}, "
+                "which a GPU stops as an illegal instruction",
+                machine.block_coordinate(row), machine.thread_coordinate(thread), name,
+                help="let boxes begin at 0 and reach over the end, where TMA stores nothing, or leave those out",
+                count=int(wrong.size),
+            )  # fmt: skip
+            machine.collector.report(fault)
+
+
 @dataclass(eq=False)
 class _Store:
     """Bulk stores that one op has started: of each thread its group, and whether it has yet to read and to write."""
