@@ -32,8 +32,10 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(B.dtype, plan.smem_w)
     beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
     sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
-    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
-    peers = Peers(plan, plan.owners) if plan.peers > 1 else None
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.first_bytes)
+    later = tw.mbarrier(1, stages=plan.stages) if plan.x_bytes else None  # x is there
+    peers = Peers(plan, plan.owners, sX if plan.lends else None) if plan.peers > 1 else None
+    turns = tw.mbarrier(4, stages=CONSUMERS) if plan.turns else None
     meet(plan)  # the barriers are there
     if plan.peers > 1:
         tw.cluster_wait()
@@ -47,10 +49,12 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
                 first, last = works.steps(0, peers)
                 for step in range(first, last):
                     for i in tw.static_range(plan.pieces):
-                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i)
+                        piece = step * plan.pieces + i
+                        bring(plan, state, later, A, B, parts, (sX, sW, *beside), (row, column, batch), piece)
     else:
         tw.set_registers(CONSUMER_REGISTERS)
-        consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
+        waits = ring, later, turns
+        consume(plan, numbers, works, waits, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
     if plan.peers > 1:
@@ -58,7 +62,7 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
 
 
 @tw.function
-def bring(plan, state, A, B, parts, smem, place, piece):
+def bring(plan, state, later, A, B, parts, smem, place, piece):
     """Begin to copy a piece of K, one chunk or two, to the next stage; past the last one come zeros."""
     row, column, batch = place
     tiles, words, span = plan.block_tiles, plan.weights.words, plan.span
@@ -70,18 +74,23 @@ def bring(plan, state, A, B, parts, smem, place, piece):
         source = tw.local_tile(B, (tiles, span, words), (row, piece, 0), guard=True)
         tw.copy(tw.atoms.SM90_TMA_LOAD, source, smem[1][:, :, :, stage], barrier=full)
         x = tile_of(plan, A, (plan.tokens, 128 * span), (column, piece, batch))
-        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
+        there = full
+        if later is not None:
+            there = later[stage]
+            there.arrive_expect_tx(plan.x_bytes)
+        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=there)
         for part, target in zip(parts, smem[2:], strict=True):
             source = tw.local_tile(part, (tiles, plan.parts * span, 16), (row, group, 0), guard=True)
             tw.copy(tw.atoms.SM90_TMA_LOAD, source, target[:, :, :, stage], barrier=full)
 
 
 def take(plan, state):
-    """Wait for the next stage of the consumer."""
+    """Wait for the weights of the consumer's next stage; return its number, and the phase of its x."""
+    phase = state.phase
     stage = state.acquire()
     if plan.shares > 1:
         state.advance(plan.shares - 1)  # those of the others
-    return stage
+    return stage, phase
 
 
 class Shares:
@@ -108,11 +117,12 @@ class Shares:
 
 
 @tw.function
-def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
+def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
     """Compute a consumer's columns of the weights of each tile, or all columns for a consumer's share of K.
 
     What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them.
     """
+    ring, later, turns = waits
     consumer, lane = tw.shuffle(tw.warpgroup_id(), 0) - 1, tw.lane_id()
     epilogue = plan.epilogue.bind(numbers)
     thread = plan.mma.get_slice((tw.thread_idx.x - WARPGROUP) % plan.mma.size)
@@ -155,8 +165,13 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                     zero = beside[1][tile, chunk * plan.parts + s // steps, 2 * (lane // 4) + half, stage]
                 unpack(plan, w[:, 0, s], words, zero, half, s)
 
-    def begin(item, stage, g, rows=0):
+    def begin(item, stage, phase, g, rows=0):
         """Begin the products of a group; `rows` is the half of the rows of x, where a tile has two."""
+        is_first, is_last = g == rows == 0, g == 0 and rows == plan.halves - 1
+        if later is not None and is_first:
+            later[stage].wait(phase)
+        if turns is not None and is_first:
+            turns[consumer].wait((consumer + item + 1) % 2)  # the first consumer does not wait for its first item
         tw.wgmma_fence()
         part = parts[(item * plan.halves + rows) % len(parts)]
         for s in tw.static_range(steps):
@@ -164,6 +179,8 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
             a, b = fragments[item % 2][:, 0, step], tX[:, rows, chunk_of(item) * plan.steps + step, stage]
             tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=s > 0)
         tw.wgmma_commit()
+        if turns is not None and is_last and tw.elect_one():
+            turns[1 - consumer].arrive()
 
     def add(item, stage, g, pending=0, rows=0):
         """Wait for the sums of a group, and add them to the total; `pending` newer groups may be under way."""
@@ -179,7 +196,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         for rows in tw.static_range(plan.halves):
             add(item, stage, 0, plan.halves - 1 - rows, rows)
         for g in tw.static_range(plan.parts - 1):
-            begin(item, stage, g + 1)
+            begin(item, stage, None, g + 1)
             add(item, stage, g + 1)
 
     def is_there(item, step, row):
@@ -192,7 +209,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     for row, column, batch, _split in works:
         first, last = works.steps(0, peers)
         tw.clear(acc)
-        stage = take(plan, state)
+        stage, phase = take(plan, state)
         if order is not None and consumer == 1:
             order.sync()
         dequantise(0, stage)
@@ -201,19 +218,19 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         for step in tw.range(first, last, unroll=1):
             held = stage
             for rows in tw.static_range(plan.halves):
-                begin(0, held, 0, rows)
+                begin(0, held, phase, 0, rows)
             for item in tw.static_range(1, plan.items):
                 is_next = item % (plan.tiles * plan.span) == 0
-                next = take(plan, state) if is_next else held
+                next, phase = take(plan, state) if is_next else (held, phase)
                 if plan.halves > 1:
                     if is_there(item, step, row):
                         dequantise(item, next)
                     for rows in tw.static_range(plan.halves):
                         add(item - 1, held, 0, pending=1, rows=rows)
-                        begin(item, next, 0, rows)
+                        begin(item, next, phase, 0, rows)
                 elif plan.overlaps:
                     dequantise(item, next)
-                    begin(item, next, 0)
+                    begin(item, next, phase, 0)
                     add(item - 1, held, 0, pending=1)
                 else:
                     # Behind the last chunk, or column, nothing is made. ptxas moves what stands in a branch over no
@@ -224,10 +241,10 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 if is_next:
                     state.give_back(held)
                 if not plan.overlaps:
-                    begin(item, next, 0)
+                    begin(item, next, phase, 0)
                 held = next
             if step + 1 < last:
-                stage = take(plan, state)
+                stage, phase = take(plan, state)
                 dequantise(0, stage)
             finish_item(plan.items - 1, held)
             state.give_back(held)
@@ -239,6 +256,8 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         elif peers is None:
             finish(plan, epilogue, totals, sD, D, operands, place, consumer, alpha, beta)
         else:
+            if plan.lends:
+                peers.lend()
             mine = peers.exchange(totals)
             if peers.rank < plan.owners:
                 place = row, plan.owners * column + peers.rank, batch

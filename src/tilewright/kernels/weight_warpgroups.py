@@ -147,6 +147,29 @@ class WarpgroupPlan(WeightPlan):
         return self.halves > 1
 
     @property
+    def turns(self) -> bool:
+        """Whether a consumer begins an item when the other one has begun its own: where each multiplies one at a time.
+
+        Otherwise both may come to multiply at once, and then both to add while nobody multiplies.
+        """
+        return self.tokens > ROWS and self.halves == self.parts == 1
+
+    @property
+    def lends(self) -> bool:
+        """Whether sums of peers go to the stages of x, when all are read."""
+        return self.owners > 1 and self.peers <= 4  # up to three places, of a stage each
+
+    @property
+    def x_bytes(self) -> int:
+        """The bytes of x in a stage that come by themselves: weights are waited for a chunk earlier than x."""
+        return CHUNK * self.tokens * 2 * self.span if self.tokens > ROWS else 0
+
+    @property
+    def first_bytes(self) -> int:
+        """The bytes of a stage that are waited for first."""
+        return self.stage_bytes - self.x_bytes
+
+    @property
     def tile(self) -> tuple[int, int, int]:
         """Columns of the weights, rows of x, K of an iteration."""
         return self.columns, self.tokens, self.chunks * CHUNK
@@ -209,8 +232,8 @@ class WarpgroupPlan(WeightPlan):
         sums = self.columns * self.tokens * 4
         results = ROWS * self.part.shape_mnk[1] * CONSUMERS * 2 if self.stores_boxes else 0
         spare = ROW if self.shares > 1 else 0  # behind the zeros of a stage
-        others = (self.peers - 1) * sums // self.owners + (self.shares - 1) * sums
-        return self.stages * (self.stage_bytes + spare + 16) + results + others
+        others = (self.shares - 1) * sums + (0 if self.lends else (self.peers - 1) * sums // self.owners)
+        return self.stages * (self.stage_bytes + spare + 24) + results + others
 
 
 class WeightWarpgroups(Family):
