@@ -14,9 +14,7 @@ import tilewright as tw
 from tilewright.kernels._hopper_kernel import Peers, meet, once_if_shared, tile_of, works_of
 from tilewright.kernels._hopper_results_kernel import finish
 from tilewright.kernels._weights_kernel import taken_apart, unpack
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
-
-CONSUMER_REGISTERS = 232
+from tilewright.kernels.hopper_plan import CONSUMERS, WARPGROUP
 
 
 @tw.kernel
@@ -42,7 +40,7 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     works = works_of(plan, D, A)
 
     if tw.warpgroup_id() == 0:
-        tw.set_registers(PRODUCER_REGISTERS)
+        tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
             state = ring.producer()
             for row, column, batch, _split in works:
@@ -52,7 +50,7 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
                         piece = step * plan.pieces + i
                         bring(plan, state, later, A, B, parts, (sX, sW, *beside), (row, column, batch), piece)
     else:
-        tw.set_registers(CONSUMER_REGISTERS)
+        tw.set_registers(plan.registers[1])
         waits = ring, later, turns
         consume(plan, numbers, works, waits, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
@@ -120,7 +118,8 @@ class Shares:
 def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
     """Compute a consumer's columns of the weights of each tile, or all columns for a consumer's share of K.
 
-    What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them.
+    What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them, or for one
+    where a tile `is_tall`: then the other consumer multiplies while this one adds and makes the next.
     """
     ring, later, turns = waits
     consumer, lane = tw.shuffle(tw.warpgroup_id(), 0) - 1, tw.lane_id()
@@ -129,7 +128,7 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
     tX = thread.partition_B(sX)
     warp = (tw.thread_idx.x // 32 - 4) % (plan.mma.size // 32)
     rows = plan.mma.size // 2  # columns of the weights in the items of the consumers
-    fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(2)]
+    fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(1 if plan.is_tall else 2)]
     acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
     shape = plan.mma.partition_shape((rows, plan.tokens // plan.halves), "C")
     parts = [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
@@ -142,7 +141,7 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
     state = ring.consumer()
     if shares is not None:
         state.advance(consumer)
-    tw.clear(fragments[1])
+    tw.clear(fragments[-1])
     totals = acc if plan.halves == 1 else acc.map_layout(lambda _: tw.Layout((tw.size(acc), 1, 1)))
 
     def chunk_of(item):
@@ -151,7 +150,7 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
 
     def dequantise(item, stage):
         """Make operand A of an item."""
-        w, tile, chunk = fragments[item % 2], 8 * (item % plan.tiles) + warp, chunk_of(item)
+        w, tile, chunk = fragments[item % len(fragments)], 8 * (item % plan.tiles) + warp, chunk_of(item)
         for half in tw.static_range(2):
             for vector in tw.static_range(plan.vectors):
                 number = (half * plan.vectors + vector) * 32 + lane
@@ -167,19 +166,18 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
 
     def begin(item, stage, phase, g, rows=0):
         """Begin the products of a group; `rows` is the half of the rows of x, where a tile has two."""
-        is_first, is_last = g == rows == 0, g == 0 and rows == plan.halves - 1
-        if later is not None and is_first:
+        if later is not None and g == rows == 0:
             later[stage].wait(phase)
-        if turns is not None and is_first:
-            turns[consumer].wait((consumer + item + 1) % 2)  # the first consumer does not wait for its first item
+        if turns is not None:
+            turns[consumer].wait((consumer + item + rows + 1) % 2)  # the first consumer does not wait at first
         tw.wgmma_fence()
         part = parts[(item * plan.halves + rows) % len(parts)]
         for s in tw.static_range(steps):
             step = g * steps + s
-            a, b = fragments[item % 2][:, 0, step], tX[:, rows, chunk_of(item) * plan.steps + step, stage]
+            a, b = fragments[item % len(fragments)][:, 0, step], tX[:, rows, chunk_of(item) * plan.steps + step, stage]
             tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=s > 0)
         tw.wgmma_commit()
-        if turns is not None and is_last and tw.elect_one():
+        if turns is not None and tw.elect_one():
             turns[1 - consumer].arrive()
 
     def add(item, stage, g, pending=0, rows=0):
@@ -206,9 +204,19 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
         chunk = (plan.items * step + item) * plan.shares + (consumer if plan.shares > 1 else 0)
         return chunk < chunks
 
-    for row, column, batch, _split in works:
-        first, last = works.steps(0, peers)
-        tw.clear(acc)
+    def multiply_tall(state, first, last, row):
+        """Multiply a tile whose rows of x come in two halves, each added before the other one is multiplied."""
+        for step in tw.range(first, last, unroll=1):
+            stage, phase = take(plan, state)
+            if is_there(0, step, row):  # always, but before the wait for the consumer's turn
+                dequantise(0, stage)
+            for rows in tw.static_range(plan.halves):
+                begin(0, stage, phase, 0, rows)
+                add(0, stage, 0, 0, rows)
+            state.give_back(stage)
+
+    def multiply(state, first, last, row):
+        """Multiply a tile, an item while the next one is made."""
         stage, phase = take(plan, state)
         if order is not None and consumer == 1:
             order.sync()
@@ -248,6 +256,14 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
                 dequantise(0, stage)
             finish_item(plan.items - 1, held)
             state.give_back(held)
+
+    for row, column, batch, _split in works:
+        first, last = works.steps(0, peers)
+        tw.clear(acc)
+        if plan.is_tall:
+            multiply_tall(state, first, last, row)
+        else:
+            multiply(state, first, last, row)
         place = row, column, batch
         if shares is not None:
             shares.add(totals, consumer)
