@@ -1,6 +1,6 @@
 """The family for weights of 4 or 8 bits on Hopper: warpgroups that dequantise operand A of wgmma in registers.
 
-The kernel is `_weights_warpgroup_kernel`. A tile has 128 columns of the weights, or 256, and 8 to 128 rows of x.
+The kernel is `_weights_warpgroup_kernel`. A tile has 64 to 256 columns of the weights, and 8 to 256 rows of x.
 """
 
 from __future__ import annotations
@@ -264,13 +264,13 @@ class WeightWarpgroups(Family):
         return [replace(c, configuration=on_all(c.configuration)) for c in found]
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
-        """Return tiles of 8 to 128 rows by 128 or 256 columns, with clusters that share K where tiles are few."""
+        """Return tiles of 8 to 256 rows by 64 to 256 columns, with clusters that share K where tiles are few."""
         if arch.name != "sm_90a" or problem.weights is None or problem.k == 0:
             return []
         rows = [r for r in _ROWS_OF_X if r < 2 * problem.m or r == _ROWS_OF_X[0]]
         found = []
-        if problem.weights.groups_in_chunk > 1 and rows[-1] > 2 * ROWS:
-            rows.pop()
+        if rows[-1] > 2 * ROWS and (problem.weights.groups_in_chunk > 1 or problem.weights.bits > 4):
+            rows.pop()  # sums of 256 rows are added at the end of a chunk only, and leave no memory for three stages
         for row in rows[-2:]:
             for columns in (64, 128, 256) if row <= ROWS else (128,):
                 for peers in (1, *_PEERS) if columns > 64 and row <= 2 * ROWS else (1,):
