@@ -128,7 +128,9 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
     tX = thread.partition_B(sX)
     warp = (tw.thread_idx.x // 32 - 4) % (plan.mma.size // 32)
     rows = plan.mma.size // 2  # columns of the weights in the items of the consumers
-    fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(1 if plan.is_tall else 2)]
+    fragments = [
+        tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(1 if plan.is_tall else 2)
+    ]
     acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
     shape = plan.mma.partition_shape((rows, plan.tokens // plan.halves), "C")
     parts = [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
