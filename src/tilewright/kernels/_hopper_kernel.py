@@ -316,31 +316,16 @@ class Peers:
     part. A cluster computes one tile, so nobody waits for that place.
     """
 
-    def __init__(self, plan, owners=1, room=None):
+    def __init__(self, plan, owners=1):
         m, n, _ = plan.tile
         threads, others = plan.mma.size, plan.peers - 1
         count = m * n // threads // owners
         layout = tw.Layout((threads, count, others), (1, threads, threads * count))
         self.plan, self.owners, self.count, self.others = plan, owners, count, others
-        dtype = plan.mma.atom.dtype_c
-        self.sums = tw.shared(dtype, layout) if room is None else tw.Tensor(room.recast(dtype).engine, layout)
+        self.sums = tw.shared(plan.mma.atom.dtype_c, layout)
         self.arrived = tw.mbarrier(4 * plan.consumers * others)
-        if room is None:
-            self.sums.engine.buffer.name = "sums"
-        else:
-            self.free = tw.mbarrier(4 * plan.consumers, stages=owners)
-        self.arrived.buffer.name = "arrived"
+        self.sums.engine.buffer.name, self.arrived.buffer.name = "sums", "arrived"
         self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
-
-    @tw.function
-    def lend(self):
-        """Tell the other blocks that this one's stages are read, and wait for those of owners: sums go to them."""
-        lane = tw.lane_id()
-        if (lane < self.others + 1) & (lane != self.rank) & (self.rank < self.owners):
-            self.free[self.rank].at_rank(lane).arrive(relaxed=True)  # wgmma alone has read x, and was waited for
-        for owner in tw.static_range(self.owners):
-            if self.rank != owner:
-                self.free[owner].wait(0)
 
     def pieces(self, acc, owner):
         """Return the registers of an owner's part of the accumulators: the first place, and those from there on."""

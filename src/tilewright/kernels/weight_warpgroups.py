@@ -166,8 +166,8 @@ class WarpgroupPlan(WeightPlan):
 
     @property
     def lends(self) -> bool:
-        """Whether sums of peers go to the stages of x, when all are read."""
-        return self.owners > 1 and self.peers <= 4  # up to three places, of a stage each
+        """Whether two peers send each other sums from a stage of x to a stage of x, when all are read."""
+        return self.owners == self.peers
 
     @property
     def x_bytes(self) -> int:
@@ -347,7 +347,7 @@ def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: 
 @cache
 def _kernel(further: int, cluster: int) -> Kernel:
     kernel = multiply_weights_by_warpgroups.numbered(further).configure(min_blocks=1)
-    return kernel.configure(cluster=cluster) if cluster > 1 else kernel
+    return kernel.configure(cluster=cluster, dependent_launch=True) if cluster > 1 else kernel
 
 
 def warpgroup_plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupPlan:

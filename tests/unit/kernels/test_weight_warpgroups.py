@@ -107,7 +107,11 @@ def compiled(dtype: tw.DType, bits: int, group: int, rows: int, columns: int, sp
     problem = replace(problem_of(dtype, bits, group, rows, n=1024), d=Operand(dtype, "MN", 16))
     configuration = next(c for c in configurations(problem) if (*c.tile[:2], c.splits) == (rows, columns, splits))
     plan, kernel = warpgroup_plan(problem, configuration), multiply_weights_by_warpgroups.numbered(2)
-    kernel = kernel.configure(min_blocks=1, cluster=splits) if splits > 1 else kernel.configure(min_blocks=1)
+    kernel = (
+        kernel.configure(min_blocks=1, cluster=splits, dependent_launch=True)
+        if splits > 1
+        else kernel.configure(min_blocks=1)
+    )
     d, x, packed, beside = arguments(problem)
     one = np.float32(1)
     return kernel.lower(d, x, packed, one, one, plan, *beside, arch="sm_90a", block=plan.threads).module
