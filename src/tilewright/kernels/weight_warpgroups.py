@@ -167,7 +167,7 @@ class WarpgroupPlan(WeightPlan):
     @property
     def lends(self) -> bool:
         """Whether two peers send each other sums from a stage of x to a stage of x, when all are read."""
-        return self.owners == self.peers
+        return self.owners == self.peers == 2
 
     @property
     def x_bytes(self) -> int:
