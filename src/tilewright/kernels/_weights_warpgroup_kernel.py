@@ -14,9 +14,7 @@ import tilewright as tw
 from tilewright.kernels._hopper_kernel import Peers, meet, once_if_shared, tile_of, works_of
 from tilewright.kernels._hopper_results_kernel import finish
 from tilewright.kernels._weights_kernel import taken_apart, unpack
-from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
-
-CONSUMER_REGISTERS = 232
+from tilewright.kernels.hopper_plan import CONSUMERS, WARPGROUP
 
 
 @tw.kernel
@@ -32,33 +30,41 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(B.dtype, plan.smem_w)
     beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
     sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
-    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
-    peers = Peers(plan, plan.owners) if plan.peers > 1 else None
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.first_bytes)
+    later = tw.mbarrier(1, stages=plan.stages) if plan.x_bytes else None  # x is there
+    peers = None
+    if plan.peers > 1:
+        peers = Pair(plan, sX) if plan.lends else Peers(plan, plan.owners)
+    turns = tw.mbarrier(4, stages=CONSUMERS) if plan.turns else None
     meet(plan)  # the barriers are there
     if plan.peers > 1:
         tw.cluster_wait()
+        tw.grid_dependency_wait()  # up to here this ran beside the launch before
+        tw.launch_dependents()
     works = works_of(plan, D, A)
 
     if tw.warpgroup_id() == 0:
-        tw.set_registers(PRODUCER_REGISTERS)
+        tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
             state = ring.producer()
             for row, column, batch, _split in works:
                 first, last = works.steps(0, peers)
                 for step in range(first, last):
                     for i in tw.static_range(plan.pieces):
-                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i)
+                        piece = step * plan.pieces + i
+                        bring(plan, state, later, A, B, parts, (sX, sW, *beside), (row, column, batch), piece)
+        if plan.lends and tw.thread_idx.x == 32:
+            peers.send()
     else:
-        tw.set_registers(CONSUMER_REGISTERS)
-        consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
+        tw.set_registers(plan.registers[1])
+        waits = ring, later, turns
+        consume(plan, numbers, works, waits, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
-    if plan.peers > 1:
-        tw.cluster_sync()
 
 
 @tw.function
-def bring(plan, state, A, B, parts, smem, place, piece):
+def bring(plan, state, later, A, B, parts, smem, place, piece):
     """Begin to copy a piece of K, one chunk or two, to the next stage; past the last one come zeros."""
     row, column, batch = place
     tiles, words, span = plan.block_tiles, plan.weights.words, plan.span
@@ -70,18 +76,78 @@ def bring(plan, state, A, B, parts, smem, place, piece):
         source = tw.local_tile(B, (tiles, span, words), (row, piece, 0), guard=True)
         tw.copy(tw.atoms.SM90_TMA_LOAD, source, smem[1][:, :, :, stage], barrier=full)
         x = tile_of(plan, A, (plan.tokens, 128 * span), (column, piece, batch))
-        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
+        there = full
+        if later is not None:
+            there = later[stage]
+            there.arrive_expect_tx(plan.x_bytes)
+        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=there)
         for part, target in zip(parts, smem[2:], strict=True):
             source = tw.local_tile(part, (tiles, plan.parts * span, 16), (row, group, 0), guard=True)
             tw.copy(tw.atoms.SM90_TMA_LOAD, source, target[:, :, :, stage], barrier=full)
 
 
 def take(plan, state):
-    """Wait for the next stage of the consumer."""
+    """Wait for the weights of the consumer's next stage; return its number, and the phase of its x."""
+    phase = state.phase
     stage = state.acquire()
     if plan.shares > 1:
         state.advance(plan.shares - 1)  # those of the others
-    return stage
+    return stage, phase
+
+
+class Pair(Peers):
+    """Two blocks that share the K of a tile: each adds up the sums of a half of its rows.
+
+    When all of a block have read the stages of x, what belongs to the other block goes to a stage, and from there by a
+    bulk copy to a stage of the other one. Stores of threads to there would need a fence of about a microsecond.
+    """
+
+    def __init__(self, plan, sX):
+        threads, self.plan, self.owners = plan.mma.size, plan, 2
+        self.count = plan.columns * plan.tokens // threads // 2
+        layout = tw.Layout((threads, self.count, 2), (1, threads, threads * self.count))
+        places = tw.Tensor(sX.recast(tw.float32).engine, layout)
+        self.sums, self.sent = places[:, :, 0], places[:, :, 1]
+        self.arrived, self.read, self.free, self.left = (tw.mbarrier(1) for _ in range(4))
+        self.ready = tw.mbarrier(threads // 32)
+        self.meet = tw.named_barrier(4, threads)
+        self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
+
+    @tw.function
+    def exchange(self, acc):
+        """Leave the sums of the other block's rows to be sent, and return those of this one's."""
+        self.meet.sync()
+        if self.thread == 0:
+            self.read.arrive()
+        for owner in tw.static_range(2):
+            if self.rank != owner:
+                for place, registers, first, each in self.pieces(acc, owner):
+                    for i in tw.range(each, unroll=True):
+                        self.sent[self.thread, place + i] = registers[first + i]
+        tw.fence_proxy_async()
+        tw.sync_warp()
+        if tw.elect_one():
+            self.ready.arrive()
+        mine = self.own(acc)
+        self.arrived.wait(0)
+        for i in tw.range(self.count, unroll=True):
+            mine[i] += self.sums[self.thread, i]
+        return mine
+
+    @tw.function
+    def send(self):
+        """Send what `exchange` left; a thread of the producer's warpgroup, whose fences no consumer waits for."""
+        other = 1 - self.rank
+        self.arrived.arrive_expect_tx(4 * tw.size(self.sums))
+        self.read.wait(0)
+        self.free.at_rank(other).arrive(relaxed=True)  # wgmma alone has read x, and was waited for
+        self.ready.wait(0)
+        self.free.wait(0)
+        there, arrived = self.sums.at_rank(other), self.arrived.at_rank(other)
+        tw.copy(tw.atoms.SM90_BULK_COPY_S2S, self.sent, there, barrier=arrived)
+        self.arrived.wait(0)
+        self.left.at_rank(other).arrive()
+        self.left.wait(0)  # the other block has what was sent from here
 
 
 class Shares:
@@ -108,18 +174,22 @@ class Shares:
 
 
 @tw.function
-def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
+def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
     """Compute a consumer's columns of the weights of each tile, or all columns for a consumer's share of K.
 
-    What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them.
+    What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them, or for one
+    where a tile `is_tall`: then the other consumer multiplies while this one adds and makes the next.
     """
+    ring, later, turns = waits
     consumer, lane = tw.shuffle(tw.warpgroup_id(), 0) - 1, tw.lane_id()
     epilogue = plan.epilogue.bind(numbers)
     thread = plan.mma.get_slice((tw.thread_idx.x - WARPGROUP) % plan.mma.size)
     tX = thread.partition_B(sX)
     warp = (tw.thread_idx.x // 32 - 4) % (plan.mma.size // 32)
     rows = plan.mma.size // 2  # columns of the weights in the items of the consumers
-    fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(2)]
+    fragments = [
+        tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(1 if plan.is_tall else 2)
+    ]
     acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
     shape = plan.mma.partition_shape((rows, plan.tokens // plan.halves), "C")
     parts = [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
@@ -132,7 +202,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     state = ring.consumer()
     if shares is not None:
         state.advance(consumer)
-    tw.clear(fragments[1])
+    tw.clear(fragments[-1])
     totals = acc if plan.halves == 1 else acc.map_layout(lambda _: tw.Layout((tw.size(acc), 1, 1)))
 
     def chunk_of(item):
@@ -141,7 +211,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
 
     def dequantise(item, stage):
         """Make operand A of an item."""
-        w, tile, chunk = fragments[item % 2], 8 * (item % plan.tiles) + warp, chunk_of(item)
+        w, tile, chunk = fragments[item % len(fragments)], 8 * (item % plan.tiles) + warp, chunk_of(item)
         for half in tw.static_range(2):
             for vector in tw.static_range(plan.vectors):
                 number = (half * plan.vectors + vector) * 32 + lane
@@ -155,15 +225,21 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                     zero = beside[1][tile, chunk * plan.parts + s // steps, 2 * (lane // 4) + half, stage]
                 unpack(plan, w[:, 0, s], words, zero, half, s)
 
-    def begin(item, stage, g, rows=0):
+    def begin(item, stage, phase, g, rows=0):
         """Begin the products of a group; `rows` is the half of the rows of x, where a tile has two."""
+        if later is not None and g == rows == 0:
+            later[stage].wait(phase)
+        if turns is not None:
+            turns[consumer].wait((consumer + item + rows + 1) % 2)  # the first consumer does not wait at first
         tw.wgmma_fence()
         part = parts[(item * plan.halves + rows) % len(parts)]
         for s in tw.static_range(steps):
             step = g * steps + s
-            a, b = fragments[item % 2][:, 0, step], tX[:, rows, chunk_of(item) * plan.steps + step, stage]
+            a, b = fragments[item % len(fragments)][:, 0, step], tX[:, rows, chunk_of(item) * plan.steps + step, stage]
             tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=s > 0)
         tw.wgmma_commit()
+        if turns is not None and tw.elect_one():
+            turns[1 - consumer].arrive()
 
     def add(item, stage, g, pending=0, rows=0):
         """Wait for the sums of a group, and add them to the total; `pending` newer groups may be under way."""
@@ -179,7 +255,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         for rows in tw.static_range(plan.halves):
             add(item, stage, 0, plan.halves - 1 - rows, rows)
         for g in tw.static_range(plan.parts - 1):
-            begin(item, stage, g + 1)
+            begin(item, stage, None, g + 1)
             add(item, stage, g + 1)
 
     def is_there(item, step, row):
@@ -189,10 +265,20 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         chunk = (plan.items * step + item) * plan.shares + (consumer if plan.shares > 1 else 0)
         return chunk < chunks
 
-    for row, column, batch, _split in works:
-        first, last = works.steps(0, peers)
-        tw.clear(acc)
-        stage = take(plan, state)
+    def multiply_tall(state, first, last, row):
+        """Multiply a tile whose rows of x come in two halves, each added before the other one is multiplied."""
+        for step in tw.range(first, last, unroll=1):
+            stage, phase = take(plan, state)
+            if is_there(0, step, row):  # always, but before the wait for the consumer's turn
+                dequantise(0, stage)
+            for rows in tw.static_range(plan.halves):
+                begin(0, stage, phase, 0, rows)
+                add(0, stage, 0, 0, rows)
+            state.give_back(stage)
+
+    def multiply(state, first, last, row):
+        """Multiply a tile, an item while the next one is made."""
+        stage, phase = take(plan, state)
         if order is not None and consumer == 1:
             order.sync()
         dequantise(0, stage)
@@ -201,19 +287,19 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         for step in tw.range(first, last, unroll=1):
             held = stage
             for rows in tw.static_range(plan.halves):
-                begin(0, held, 0, rows)
+                begin(0, held, phase, 0, rows)
             for item in tw.static_range(1, plan.items):
                 is_next = item % (plan.tiles * plan.span) == 0
-                next = take(plan, state) if is_next else held
+                next, phase = take(plan, state) if is_next else (held, phase)
                 if plan.halves > 1:
                     if is_there(item, step, row):
                         dequantise(item, next)
                     for rows in tw.static_range(plan.halves):
                         add(item - 1, held, 0, pending=1, rows=rows)
-                        begin(item, next, 0, rows)
+                        begin(item, next, phase, 0, rows)
                 elif plan.overlaps:
                     dequantise(item, next)
-                    begin(item, next, 0)
+                    begin(item, next, phase, 0)
                     add(item - 1, held, 0, pending=1)
                 else:
                     # Behind the last chunk, or column, nothing is made. ptxas moves what stands in a branch over no
@@ -224,13 +310,21 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 if is_next:
                     state.give_back(held)
                 if not plan.overlaps:
-                    begin(item, next, 0)
+                    begin(item, next, phase, 0)
                 held = next
             if step + 1 < last:
-                stage = take(plan, state)
+                stage, phase = take(plan, state)
                 dequantise(0, stage)
             finish_item(plan.items - 1, held)
             state.give_back(held)
+
+    for row, column, batch, _split in works:
+        first, last = works.steps(0, peers)
+        tw.clear(acc)
+        if plan.is_tall:
+            multiply_tall(state, first, last, row)
+        else:
+            multiply(state, first, last, row)
         place = row, column, batch
         if shares is not None:
             shares.add(totals, consumer)

@@ -1,6 +1,6 @@
 """The family for weights of 4 or 8 bits on Hopper: warpgroups that dequantise operand A of wgmma in registers.
 
-The kernel is `_weights_warpgroup_kernel`. A tile has 128 columns of the weights, or 256, and 8 to 128 rows of x.
+The kernel is `_weights_warpgroup_kernel`. A tile has 64 to 256 columns of the weights, and 8 to 256 rows of x.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.kernels._weights_warpgroup_kernel import multiply_weights_by_war
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
-from tilewright.kernels.hopper_plan import CONSUMERS, ROWS, THREADS
+from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUCER_REGISTERS, ROWS, THREADS
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Problem
 from tilewright.kernels.weight_plan import WeightPlan
@@ -32,7 +32,7 @@ _SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between 
 _MOST_STAGES = 16
 _LEAST_STAGES = 3
 _GROUP = 8  # tiles along the columns of the weights before the next along the rows of x
-_ROWS_OF_X = (8, 16, 32, 64, 128)
+_ROWS_OF_X = (8, 16, 32, 64, 128, 256)
 _PEERS = (2, 4, 8)
 
 # What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
@@ -131,7 +131,7 @@ class WarpgroupPlan(WeightPlan):
     @property
     def items(self) -> int:
         """What a consumer multiplies in an iteration: 64 columns of a chunk, so many times."""
-        return 4 if self.overlaps else 2
+        return 4 if self.overlaps else 1 if self.is_tall else 2
 
     @property
     def overlaps(self) -> bool:
@@ -144,7 +144,40 @@ class WarpgroupPlan(WeightPlan):
 
         64 rows by 128 columns took 33.2 us with that on an H200, and 29.1 without it.
         """
-        return self.halves > 1
+        return self.halves > 1 and not self.is_tall
+
+    @property
+    def is_tall(self) -> bool:
+        """Whether registers hold the sums of 256 rows, and operand A of one item beside those of a half of them."""
+        return self.tokens > 2 * ROWS
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """The registers of the producer's threads and of the consumers'."""
+        return (24, 240) if self.is_tall else (PRODUCER_REGISTERS, CONSUMER_REGISTERS)
+
+    @property
+    def turns(self) -> bool:
+        """Whether a consumer begins an item when the other one has begun its own: where each multiplies one at a time.
+
+        Otherwise both may come to multiply at once, and then both to add while nobody multiplies.
+        """
+        return self.tokens > ROWS and self.parts == 1 and (self.is_tall or self.halves == 1)
+
+    @property
+    def lends(self) -> bool:
+        """Whether two peers send each other sums from a stage of x to a stage of x, when all are read."""
+        return self.owners == self.peers == 2
+
+    @property
+    def x_bytes(self) -> int:
+        """The bytes of x in a stage that come by themselves: weights are waited for a chunk earlier than x."""
+        return CHUNK * self.tokens * 2 * self.span if self.tokens > ROWS else 0
+
+    @property
+    def first_bytes(self) -> int:
+        """The bytes of a stage that are waited for first."""
+        return self.stage_bytes - self.x_bytes
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -209,8 +242,8 @@ class WarpgroupPlan(WeightPlan):
         sums = self.columns * self.tokens * 4
         results = ROWS * self.part.shape_mnk[1] * CONSUMERS * 2 if self.stores_boxes else 0
         spare = ROW if self.shares > 1 else 0  # behind the zeros of a stage
-        others = (self.peers - 1) * sums // self.owners + (self.shares - 1) * sums
-        return self.stages * (self.stage_bytes + spare + 16) + results + others
+        others = (self.shares - 1) * sums + (0 if self.lends else (self.peers - 1) * sums // self.owners)
+        return self.stages * (self.stage_bytes + spare + 24) + results + others
 
 
 class WeightWarpgroups(Family):
@@ -231,14 +264,16 @@ class WeightWarpgroups(Family):
         return [replace(c, configuration=on_all(c.configuration)) for c in found]
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
-        """Return tiles of 8 to 128 rows by 128 or 256 columns, with clusters that share K where tiles are few."""
+        """Return tiles of 8 to 256 rows by 64 to 256 columns, with clusters that share K where tiles are few."""
         if arch.name != "sm_90a" or problem.weights is None or problem.k == 0:
             return []
         rows = [r for r in _ROWS_OF_X if r < 2 * problem.m or r == _ROWS_OF_X[0]]
         found = []
+        if rows[-1] > 2 * ROWS and (problem.weights.groups_in_chunk > 1 or problem.weights.bits > 4):
+            rows.pop()  # sums of 256 rows are added at the end of a chunk only, and leave no memory for three stages
         for row in rows[-2:]:
-            for columns in (64, 128, 256) if row <= 64 else (128,):
-                for peers in (1, *_PEERS) if columns > 64 else (1,):
+            for columns in (64, 128, 256) if row <= ROWS else (128,):
+                for peers in (1, *_PEERS) if columns > 64 and row <= 2 * ROWS else (1,):
                     one = _configuration(problem, row, columns, peers, arch)
                     if one is not None:
                         found.append(one)
@@ -312,7 +347,7 @@ def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: 
 @cache
 def _kernel(further: int, cluster: int) -> Kernel:
     kernel = multiply_weights_by_warpgroups.numbered(further).configure(min_blocks=1)
-    return kernel.configure(cluster=cluster) if cluster > 1 else kernel
+    return kernel.configure(cluster=cluster, dependent_launch=True) if cluster > 1 else kernel
 
 
 def warpgroup_plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupPlan:
@@ -331,7 +366,7 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
     assert weights is not None
     # Two instructions of half the rows, where blocks share K and a group has whole chunks. With 8192 x 8192 weights 128
     # rows took 28.9 us for 31.1 on an H200, but 4096 rows, in whole tiles of a block, 870 for 818.
-    width = min(rows, ROWS) if weights.groups_in_chunk == 1 and configuration.splits > 1 else rows
+    width = min(rows, ROWS if weights.groups_in_chunk == 1 and configuration.splits > 1 else 2 * ROWS)
     return WarpgroupPlan(
         weights,
         max(columns // (ROWS * CONSUMERS), 1),
@@ -344,7 +379,7 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
         configuration.splits,
         problem.batch != 1,
         Grouped(_GROUP),
-        make_tiled_mma(_instruction(problem.compute, min(rows, 64), "SS")),
+        make_tiled_mma(_instruction(problem.compute, min(rows, ROWS) if rows <= 2 * ROWS else 32, "SS")),
         problem.compute,
         rows > 8 and problem.is_whole_vectors and problem.d.dtype.bytes == 2,
     )

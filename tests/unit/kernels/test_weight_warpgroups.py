@@ -67,6 +67,8 @@ CASES = [
     (4, 128, 8, 300, 600, BF16, "none", 8, 64, 1, None),
     (8, 128, 8, 1100, 100, np.float16, "none", 8, 256, 1, None),
     (4, 128, 100, 72, 1032, BF16, "each", 128, 128, 2, None),  # two blocks add up the sums of 64 rows each
+    (8, 128, 70, 40, 2056, np.float16, "one", 128, 128, 4, None),  # of four, which they find in the stages of x
+    (4, 128, 300, 136, 650, BF16, "each", 256, 128, 1, None),  # two halves of the rows, one after the other
 ]
 
 
@@ -105,7 +107,11 @@ def compiled(dtype: tw.DType, bits: int, group: int, rows: int, columns: int, sp
     problem = replace(problem_of(dtype, bits, group, rows, n=1024), d=Operand(dtype, "MN", 16))
     configuration = next(c for c in configurations(problem) if (*c.tile[:2], c.splits) == (rows, columns, splits))
     plan, kernel = warpgroup_plan(problem, configuration), multiply_weights_by_warpgroups.numbered(2)
-    kernel = kernel.configure(min_blocks=1, cluster=splits) if splits > 1 else kernel.configure(min_blocks=1)
+    kernel = (
+        kernel.configure(min_blocks=1, cluster=splits, dependent_launch=True)
+        if splits > 1
+        else kernel.configure(min_blocks=1)
+    )
     d, x, packed, beside = arguments(problem)
     one = np.float32(1)
     return kernel.lower(d, x, packed, one, one, plan, *beside, arch="sm_90a", block=plan.threads).module
@@ -120,7 +126,7 @@ def configurations(problem: Problem) -> list[WarpgroupConfiguration]:
 MACHINE_CODE = [
     (tw.bfloat16, 4, 128, 128, 128, 2), (tw.bfloat16, 4, 128, 128, 128, 1), (tw.bfloat16, 4, 128, 64, 128, 2),
     (tw.bfloat16, 4, 128, 8, 64, 1), (tw.float16, 4, 32, 64, 256, 1), (tw.bfloat16, 8, 64, 16, 256, 4),
-    (tw.float16, 8, 128, 128, 128, 2), (tw.bfloat16, 8, 256, 8, 128, 1),
+    (tw.float16, 8, 128, 128, 128, 2), (tw.bfloat16, 8, 256, 8, 128, 1), (tw.bfloat16, 4, 128, 256, 128, 1),
 ]  # fmt: skip
 
 
@@ -129,17 +135,22 @@ MACHINE_CODE = [
 )
 def test_conversions_run_under_products(case: int) -> None:
     """Nothing spills, no product waits for another, and operand A of an item is made before the wait for the last."""
-    dtype, bits, group, *_ = MACHINE_CODE[case]
+    dtype, bits, group, rows, *_ = MACHINE_CODE[case]
     module = compiled(*MACHINE_CODE[case])
     assert not module.resources.spills and not module.resources.local_bytes, module.resources
     assert not re.search(r"C75\d\d", module.log), module.log
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
     code = disassemble(module.cubin)
-    found = re.findall(r"HGMMA|WARPGROUP\.DEPBAR|HADD2\.BF16_V2|HFMA2|HADD2", code)
+    found = re.findall(r"HGMMA|WARPGROUP\.DEPBAR|HADD2\.BF16_V2|HFMA2|HADD2|SYNCS\.PHASECHK", code)
     if (dtype, bits, group) != (tw.bfloat16, 4, 128):
         return
-    text = "".join({"HGMMA": "p", "WARPGROUP.DEPBAR": "w"}.get(word, "c") for word in found)
+    letters = {"HGMMA": "p", "WARPGROUP.DEPBAR": "w", "SYNCS.PHASECHK": "s"}
+    text = "".join(letters.get(word, "c") for word in found)
+    if rows == 256:  # an item is made before the wait for x and for the consumer's turn
+        assert re.search(r"c{32}sspppppppp", text), text
+        return
+    text = text.replace("s", "")
     # Before each wait an item has been converted, 32 registers, beside the first one before the loop. With 128 rows, where
     # blocks share K, each item is multiplied in two halves: the wait for the second follows, with the next item's first
     # half under way.
