@@ -53,7 +53,7 @@ def test_type_without_a_kernel():
     tw.ArgumentError,
     """
     precision is one of 'ieee', 'tf32', 'tf32x3', 'bf16x6', 'bf16x9', 'fp8_fast', got 'high'
-      help: 'ieee' multiplies float32 numbers as they are, 'tf32' takes 10 bits of their fraction; 'tf32x3', 'bf16x6' and 'bf16x9' multiply them in parts on tensor cores, about as exactly as 'ieee'; 'fp8_fast' lets tensor cores sum up 8-bit floats, in fewer bits than float32 has
+      help: 'ieee' multiplies float32 numbers as they are, 'tf32' takes 10 bits of their fraction; 'tf32x3', 'bf16x6' and 'bf16x9' multiply them in parts on tensor cores, about as exactly as 'ieee'; 'fp8_fast' lets tensor cores sum up 8-bit floats, in fewer bits than float32 has; 'rounded' is for packed weights
     """,
 )
 def test_unknown_precision():

@@ -6,6 +6,8 @@ consumer has 64 columns of the weights, once or twice, makes operand A of a chun
 are under way, and adds the sums of a group, times their scale, to the total:
 
     total += scale * (sum over k of the group: x[k] * (q[k] - zero))
+
+Where a plan `rounds`, operand A is scale * (q - zero), rounded to the type of x, and products add up to the total.
 """
 
 from __future__ import annotations
@@ -30,15 +32,14 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(B.dtype, plan.smem_w)
     beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
     sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
-    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.first_bytes)
-    later = tw.mbarrier(1, stages=plan.stages) if plan.x_bytes else None  # x is there
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
     peers = None
     if plan.peers > 1:
         peers = Pair(plan, sX) if plan.lends else Peers(plan, plan.owners)
-    turns = tw.mbarrier(4, stages=CONSUMERS) if plan.turns else None
     meet(plan)  # the barriers are there
     if plan.peers > 1:
         tw.cluster_wait()
+    if plan.lends:
         tw.grid_dependency_wait()  # up to here this ran beside the launch before
         tw.launch_dependents()
     works = works_of(plan, D, A)
@@ -51,20 +52,20 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
                 first, last = works.steps(0, peers)
                 for step in range(first, last):
                     for i in tw.static_range(plan.pieces):
-                        piece = step * plan.pieces + i
-                        bring(plan, state, later, A, B, parts, (sX, sW, *beside), (row, column, batch), piece)
+                        bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i)
         if plan.lends and tw.thread_idx.x == 32:
             peers.send()
     else:
         tw.set_registers(plan.registers[1])
-        waits = ring, later, turns
-        consume(plan, numbers, works, waits, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
+        consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+    if plan.peers > 1 and not plan.lends:
+        tw.cluster_sync()
 
 
 @tw.function
-def bring(plan, state, later, A, B, parts, smem, place, piece):
+def bring(plan, state, A, B, parts, smem, place, piece):
     """Begin to copy a piece of K, one chunk or two, to the next stage; past the last one come zeros."""
     row, column, batch = place
     tiles, words, span = plan.block_tiles, plan.weights.words, plan.span
@@ -76,23 +77,18 @@ def bring(plan, state, later, A, B, parts, smem, place, piece):
         source = tw.local_tile(B, (tiles, span, words), (row, piece, 0), guard=True)
         tw.copy(tw.atoms.SM90_TMA_LOAD, source, smem[1][:, :, :, stage], barrier=full)
         x = tile_of(plan, A, (plan.tokens, 128 * span), (column, piece, batch))
-        there = full
-        if later is not None:
-            there = later[stage]
-            there.arrive_expect_tx(plan.x_bytes)
-        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=there)
+        tw.copy(tw.atoms.SM90_TMA_LOAD, x, smem[0][:, :, stage], barrier=full)
         for part, target in zip(parts, smem[2:], strict=True):
             source = tw.local_tile(part, (tiles, plan.parts * span, 16), (row, group, 0), guard=True)
             tw.copy(tw.atoms.SM90_TMA_LOAD, source, target[:, :, :, stage], barrier=full)
 
 
 def take(plan, state):
-    """Wait for the weights of the consumer's next stage; return its number, and the phase of its x."""
-    phase = state.phase
+    """Wait for the next stage of the consumer."""
     stage = state.acquire()
     if plan.shares > 1:
         state.advance(plan.shares - 1)  # those of the others
-    return stage, phase
+    return stage
 
 
 class Pair(Peers):
@@ -174,36 +170,39 @@ class Shares:
 
 
 @tw.function
-def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
+def scale_column(w, half, scale):
+    """Multiply weights of a column by their scale; they are rounded once, or to float32 before if the scale is."""
+    if scale.dtype is w.dtype:
+        w[(None, half, None),] *= scale
+    else:
+        w[(None, half, None),] = (w[(None, half, None),].to(tw.float32) * scale.to(tw.float32)).to(w.dtype)
+
+
+@tw.function
+def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
     """Compute a consumer's columns of the weights of each tile, or all columns for a consumer's share of K.
 
-    What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them, or for one
-    where a tile `is_tall`: then the other consumer multiplies while this one adds and makes the next.
+    What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them.
     """
-    ring, later, turns = waits
     consumer, lane = tw.shuffle(tw.warpgroup_id(), 0) - 1, tw.lane_id()
     epilogue = plan.epilogue.bind(numbers)
     thread = plan.mma.get_slice((tw.thread_idx.x - WARPGROUP) % plan.mma.size)
     tX = thread.partition_B(sX)
     warp = (tw.thread_idx.x // 32 - 4) % (plan.mma.size // 32)
     rows = plan.mma.size // 2  # columns of the weights in the items of the consumers
-    fragments = [
-        tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(1 if plan.is_tall else 2)
-    ]
+    fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(2)]
     acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
-    shape = plan.mma.partition_shape((rows, plan.tokens // plan.halves), "C")
-    parts = [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
-    sums = [tw.accumulator_rows(plan.mma, acc[:, :, half]) for half in range(plan.halves)]
+    shape = plan.mma.partition_shape((rows, plan.tokens), "C")
+    parts = [acc] if plan.rounds else [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
+    sums = tw.accumulator_rows(plan.mma, acc)
     group_sums = [tw.accumulator_rows(plan.mma, part) for part in parts]
     words, packed = tw.registers(tw.uint32, plan.word_layout), sW.recast(tw.uint32)
-    steps = plan.steps // plan.parts
+    steps, steps_of_group = plan.steps // plan.sums, plan.steps // plan.parts
     shares = Shares(plan) if plan.shares > 1 else None
-    order = tw.named_barrier(3, CONSUMERS * WARPGROUP) if plan.skews else None
     state = ring.consumer()
     if shares is not None:
         state.advance(consumer)
-    tw.clear(fragments[-1])
-    totals = acc if plan.halves == 1 else acc.map_layout(lambda _: tw.Layout((tw.size(acc), 1, 1)))
+    tw.clear(fragments[1])
 
     def chunk_of(item):
         """Return the chunk of a stage."""
@@ -211,7 +210,7 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
 
     def dequantise(item, stage):
         """Make operand A of an item."""
-        w, tile, chunk = fragments[item % len(fragments)], 8 * (item % plan.tiles) + warp, chunk_of(item)
+        w, tile, chunk = fragments[item % 2], 8 * (item % plan.tiles) + warp, chunk_of(item)
         for half in tw.static_range(2):
             for vector in tw.static_range(plan.vectors):
                 number = (half * plan.vectors + vector) * 32 + lane
@@ -220,42 +219,39 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
                 )
         for half in tw.static_range(2):
             for s in tw.static_range(plan.steps):
-                zero = plan.weights.zero
-                if len(beside) > 1:
-                    zero = beside[1][tile, chunk * plan.parts + s // steps, 2 * (lane // 4) + half, stage]
+                place = tile, chunk * plan.parts + s // steps_of_group, 2 * (lane // 4) + half, stage
+                zero = beside[1][place] if len(beside) > 1 else plan.weights.zero
                 unpack(plan, w[:, 0, s], words, zero, half, s)
+                if plan.rounds:
+                    scale_column(w[:, 0, s], half, beside[0][place])
 
-    def begin(item, stage, phase, g, rows=0):
-        """Begin the products of a group; `rows` is the half of the rows of x, where a tile has two."""
-        if later is not None and g == rows == 0:
-            later[stage].wait(phase)
-        if turns is not None:
-            turns[consumer].wait((consumer + item + rows + 1) % 2)  # the first consumer does not wait at first
+    def begin(item, stage, g):
+        """Begin the products of a group, or of an item."""
         tw.wgmma_fence()
-        part = parts[(item * plan.halves + rows) % len(parts)]
+        part = parts[item % len(parts)]
         for s in tw.static_range(steps):
             step = g * steps + s
-            a, b = fragments[item % len(fragments)][:, 0, step], tX[:, rows, chunk_of(item) * plan.steps + step, stage]
-            tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=s > 0)
+            a, b = fragments[item % 2][:, 0, step], tX[:, 0, chunk_of(item) * plan.steps + step, stage]
+            tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=plan.rounds or s > 0)
         tw.wgmma_commit()
-        if turns is not None and tw.elect_one():
-            turns[1 - consumer].arrive()
 
-    def add(item, stage, g, pending=0, rows=0):
+    def add(item, stage, g, pending=0):
         """Wait for the sums of a group, and add them to the total; `pending` newer groups may be under way."""
+        if plan.rounds:
+            tw.wgmma_wait(pending)
+            return
         tile, group = 8 * (item % plan.tiles) + warp, chunk_of(item) * plan.parts + g
         scales = [beside[0][tile, group, 2 * (lane // 4) + half, stage].to(tw.float32) for half in range(2)]
         tw.wgmma_wait(pending)
         for half in tw.static_range(2):
-            row, found = 2 * (item % plan.tiles) + half, group_sums[(item * plan.halves + rows) % len(parts)]
-            sums[rows][row, :] = tw.fma(found[half, :], scales[half], sums[rows][row, :])
+            row, found = 2 * (item % plan.tiles) + half, group_sums[item % len(parts)]
+            sums[row, :] = tw.fma(found[half, :], scales[half], sums[row, :])
 
     def finish_item(item, stage):
         """Multiply the groups of an item behind its first, and add all."""
-        for rows in tw.static_range(plan.halves):
-            add(item, stage, 0, plan.halves - 1 - rows, rows)
-        for g in tw.static_range(plan.parts - 1):
-            begin(item, stage, None, g + 1)
+        add(item, stage, 0)
+        for g in tw.static_range(plan.sums - 1):
+            begin(item, stage, g + 1)
             add(item, stage, g + 1)
 
     def is_there(item, step, row):
@@ -265,41 +261,20 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
         chunk = (plan.items * step + item) * plan.shares + (consumer if plan.shares > 1 else 0)
         return chunk < chunks
 
-    def multiply_tall(state, first, last, row):
-        """Multiply a tile whose rows of x come in two halves, each added before the other one is multiplied."""
-        for step in tw.range(first, last, unroll=1):
-            stage, phase = take(plan, state)
-            if is_there(0, step, row):  # always, but before the wait for the consumer's turn
-                dequantise(0, stage)
-            for rows in tw.static_range(plan.halves):
-                begin(0, stage, phase, 0, rows)
-                add(0, stage, 0, 0, rows)
-            state.give_back(stage)
-
-    def multiply(state, first, last, row):
-        """Multiply a tile, an item while the next one is made."""
-        stage, phase = take(plan, state)
-        if order is not None and consumer == 1:
-            order.sync()
+    for row, column, batch, _split in works:
+        first, last = works.steps(0, peers)
+        tw.clear(acc)
+        stage = take(plan, state)
         dequantise(0, stage)
-        if order is not None and consumer == 0:
-            order.arrive()
         for step in tw.range(first, last, unroll=1):
             held = stage
-            for rows in tw.static_range(plan.halves):
-                begin(0, held, phase, 0, rows)
+            begin(0, held, 0)
             for item in tw.static_range(1, plan.items):
                 is_next = item % (plan.tiles * plan.span) == 0
-                next, phase = take(plan, state) if is_next else (held, phase)
-                if plan.halves > 1:
-                    if is_there(item, step, row):
-                        dequantise(item, next)
-                    for rows in tw.static_range(plan.halves):
-                        add(item - 1, held, 0, pending=1, rows=rows)
-                        begin(item, next, phase, 0, rows)
-                elif plan.overlaps:
+                next = take(plan, state) if is_next else held
+                if plan.overlaps:
                     dequantise(item, next)
-                    begin(item, next, phase, 0)
+                    begin(item, next, 0)
                     add(item - 1, held, 0, pending=1)
                 else:
                     # Behind the last chunk, or column, nothing is made. ptxas moves what stands in a branch over no
@@ -310,30 +285,22 @@ def consume(plan, numbers, works, waits, peers, chunks, sX, sW, beside, sD, D, o
                 if is_next:
                     state.give_back(held)
                 if not plan.overlaps:
-                    begin(item, next, phase, 0)
+                    begin(item, next, 0)
                 held = next
             if step + 1 < last:
-                stage, phase = take(plan, state)
+                stage = take(plan, state)
                 dequantise(0, stage)
             finish_item(plan.items - 1, held)
             state.give_back(held)
-
-    for row, column, batch, _split in works:
-        first, last = works.steps(0, peers)
-        tw.clear(acc)
-        if plan.is_tall:
-            multiply_tall(state, first, last, row)
-        else:
-            multiply(state, first, last, row)
         place = row, column, batch
         if shares is not None:
-            shares.add(totals, consumer)
+            shares.add(acc, consumer)
             if consumer == 0:
-                finish(plan, epilogue, totals, sD, D, operands, place, 0, alpha, beta)
+                finish(plan, epilogue, acc, sD, D, operands, place, 0, alpha, beta)
         elif peers is None:
-            finish(plan, epilogue, totals, sD, D, operands, place, consumer, alpha, beta)
+            finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
         else:
-            mine = peers.exchange(totals)
+            mine = peers.exchange(acc)
             if peers.rank < plan.owners:
                 place = row, plan.owners * column + peers.rank, batch
                 finish(plan, epilogue, mine, sD, D, operands, place, consumer, alpha, beta)

@@ -163,7 +163,8 @@ class Explanation:
         p = self.as_read
         batch = f"{p.batch} times " if p.batch != 1 else ""
         extra = [f"{len(p.scales)} scale{'s' * (len(p.scales) > 1)}"] * bool(p.scales)
-        extra += [f"scales of {blocks}" for blocks in p.blocks] + ["sums by tensor cores"] * p.sums_stay
+        extra += [f"scales of {blocks}" for blocks in p.blocks]
+        extra += ["sums by tensor cores" if p.weights is None else "weights may be rounded"] * p.sums_stay
         extra += [f"beta * c ({p.c})"] * p.has_c + [f"bias ({p.bias})"] * p.has_bias
         arrays = f" with {', '.join(map(str, p.elements))}" if p.elements else ""
         extra += [] if p.weights is None else [str(p.weights)]

@@ -86,7 +86,7 @@ class Problem:
 
     C and bias are those at [m, n, l], as are all operands; s is the product of the `scales`, 1 without them. Under the
     sum each A[m, k, l] and B[n, k, l] is multiplied by the scale of its block, where there are `blocks`; the sums of a
-    block of K are made first. With `sums_stay` the tensor cores may sum up all of K.
+    block of K are made first. With `sums_stay` the tensor cores may sum up all of K: packed weights may be rounded.
 
     `batch` is the extent of l. `compute` is the element type that the matrix instruction takes: tfloat32 for float32
     operands that may be rounded; of 8-bit operands A's, while B may have another. With `parts`, A and B are float32
@@ -265,7 +265,8 @@ def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, ha
             f"precision is one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}",
             help="'ieee' multiplies float32 numbers as they are, 'tf32' takes 10 bits of their fraction; 'tf32x3', "
             "'bf16x6' and 'bf16x9' multiply them in parts on tensor cores, about as exactly as 'ieee'; "
-            f"{FP8_FAST!r} lets tensor cores sum up 8-bit floats, in fewer bits than float32 has",
+            f"{FP8_FAST!r} lets tensor cores sum up 8-bit floats, in fewer bits than float32 has; 'rounded' is for "
+            "packed weights",
         )
     compute, accumulator = _COMPUTED[a]
     parts = None

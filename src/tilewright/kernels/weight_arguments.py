@@ -27,15 +27,19 @@ def arrange_weights(inputs: Inputs, options: Options, weights: WeightFormat) -> 
             f"a is {a.dtype}, and packed weights multiply float16 and bfloat16",
             help="convert a, or multiply by weights.dequantised()",
         )
-    if options.precision is not None:
-        raise ArgumentError("precision is for float32, and a is multiplied by packed weights")
+    if options.precision not in (None, "rounded"):
+        raise ArgumentError(
+            f"precision={options.precision!r}, and a is multiplied by packed weights",
+            help="leave precision out, or let weights be rounded to the type of a: 'rounded'",
+        )
     last = len(inputs.arrays) - (1 if weights.zero is not None else 2)
     parts = tuple(range(last, len(inputs.arrays)))
     given = [A, B, *parts]
     common_device([inputs.of(place) for place in given], [inputs.names[place] for place in given])
     matrix = (weights.k, weights.n)
     stand_in = ArrayInfo(VECTOR_BYTES, matrix, row_major(matrix), a.dtype, packed.device)
-    found = arrange_problem(Inputs((a, stand_in, *inputs.arrays[B + 1 : last]), inputs.names[:last]), options)
+    matrices = Inputs((a, stand_in, *inputs.arrays[B + 1 : last]), inputs.names[:last])
+    found = arrange_problem(matrices, replace(options, precision=None))
     problem, arrangement = found.problem, found.arrangement
     if arrangement is not None:
         if arrangement.is_swapped:  # the weights are B always
@@ -43,7 +47,13 @@ def arrange_weights(inputs: Inputs, options: Options, weights: WeightFormat) -> 
             problem = replace(problem, m=m, n=n, a=problem.b, d=d, places=problem.places and "N")
         arrangement = _with_weights(arrangement, packed, [inputs.of(place) for place in parts])
     return ArrangedProblem(
-        replace(problem, b=Operand(int32, "K", VECTOR_BYTES), compute=a.dtype, weights=weights),
+        replace(
+            problem,
+            b=Operand(int32, "K", VECTOR_BYTES),
+            compute=a.dtype,
+            weights=weights,
+            sums_stay=options.precision is not None,
+        ),  # fmt: skip
         Inputs((a, packed, *found.inputs.arrays[B + 1 :], *inputs.arrays[last:]), inputs.names),
         arrangement,
         (*parts, *found.operands),

@@ -30,9 +30,10 @@ from tilewright.transactions import ROW
 
 _SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 _MOST_STAGES = 16
-_LEAST_STAGES = 3
 _GROUP = 8  # tiles along the columns of the weights before the next along the rows of x
-_ROWS_OF_X = (8, 16, 32, 64, 128, 256)
+_ROWS_OF_X = (8, 16, 32, 64, 128)
+_ROUNDED_ROWS = 256  # of weights that are rounded: registers hold no sums of groups beside the total's
+_ROUNDED_STAGES = 3  # at least: groups of 128 and more leave memory for them
 _PEERS = (2, 4, 8)
 
 # What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
@@ -41,7 +42,7 @@ _PEERS = (2, 4, 8)
 # Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in groups of 128; bytes and other
 # groups are estimates.
 _CONVERT_US, _CONVERT_ONE_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.03, 1.8
-_BESIDE, _POWER, _ISSUED = 0.63, 0.72, 0.96
+_BESIDE, _POWER, _ROUNDED_POWER, _ISSUED = 0.63, 0.72, 0.77, 0.96
 _START_US, _TILE_US, _SUMS_US = 3.5, 1.5 / (128 * 128), 0.9
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300  # as in hopper.py
 
@@ -82,6 +83,7 @@ class WarpgroupPlan(WeightPlan):
     part: TiledMMA  # of the sums that are finished at once
     dtype: DType  # of x
     stores_boxes: bool  # results of 16 bits leave by TMA, transposed on their way to shared memory
+    rounds: bool  # weights, times their scales, to the type of x
 
     def __hash__(self) -> int:  # a dataclass does not inherit one
         return super().__hash__()
@@ -108,9 +110,9 @@ class WarpgroupPlan(WeightPlan):
         return 2 if self.peers > 1 and self.tokens > ROWS else 1
 
     @property
-    def halves(self) -> int:
-        """The parts of the rows of x, of which one is multiplied while the sums of the other are added: one or two."""
-        return self.tokens // self.mma.tiler_mn[1]
+    def sums(self) -> int:
+        """How often the sums of an item are added to the total: once a group, or not by themselves."""
+        return 1 if self.rounds else self.parts
 
     @property
     def chunks(self) -> int:
@@ -120,8 +122,8 @@ class WarpgroupPlan(WeightPlan):
     @property
     def span(self) -> int:
         """The chunks of K in a stage: two, which are half as many copies, where both have groups of their own."""
-        is_short = self.halves == self.tiles == self.weights.chunks_in_group == 1
-        return 2 if self.overlaps and is_short else 1
+        is_short = self.tiles == self.weights.chunks_in_group == 1
+        return 2 if self.overlaps and is_short and not self.rounds else 1
 
     @property
     def pieces(self) -> int:
@@ -131,53 +133,22 @@ class WarpgroupPlan(WeightPlan):
     @property
     def items(self) -> int:
         """What a consumer multiplies in an iteration: 64 columns of a chunk, so many times."""
-        return 4 if self.overlaps else 1 if self.is_tall else 2
+        return 4 if self.overlaps else 2
 
     @property
     def overlaps(self) -> bool:
         """Whether an item is begun before the products of the last are over: registers hold the sums of both."""
-        return self.parts == 1 and self.tokens * self.tiles <= ROWS * self.halves
-
-    @property
-    def skews(self) -> bool:
-        """Whether the second consumer begins when the first one has converted its first item: where rows have halves.
-
-        64 rows by 128 columns took 33.2 us with that on an H200, and 29.1 without it.
-        """
-        return self.halves > 1 and not self.is_tall
-
-    @property
-    def is_tall(self) -> bool:
-        """Whether registers hold the sums of 256 rows, and operand A of one item beside those of a half of them."""
-        return self.tokens > 2 * ROWS
+        return self.rounds or (self.parts == 1 and self.tokens * self.tiles <= ROWS)
 
     @property
     def registers(self) -> tuple[int, int]:
         """The registers of the producer's threads and of the consumers'."""
-        return (24, 240) if self.is_tall else (PRODUCER_REGISTERS, CONSUMER_REGISTERS)
-
-    @property
-    def turns(self) -> bool:
-        """Whether a consumer begins an item when the other one has begun its own: where each multiplies one at a time.
-
-        Otherwise both may come to multiply at once, and then both to add while nobody multiplies.
-        """
-        return self.tokens > ROWS and self.parts == 1 and (self.is_tall or self.halves == 1)
+        return (24, 240) if self.rounds else (PRODUCER_REGISTERS, CONSUMER_REGISTERS)
 
     @property
     def lends(self) -> bool:
         """Whether two peers send each other sums from a stage of x to a stage of x, when all are read."""
         return self.owners == self.peers == 2
-
-    @property
-    def x_bytes(self) -> int:
-        """The bytes of x in a stage that come by themselves: weights are waited for a chunk earlier than x."""
-        return CHUNK * self.tokens * 2 * self.span if self.tokens > ROWS else 0
-
-    @property
-    def first_bytes(self) -> int:
-        """The bytes of a stage that are waited for first."""
-        return self.stage_bytes - self.x_bytes
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -243,7 +214,7 @@ class WarpgroupPlan(WeightPlan):
         results = ROWS * self.part.shape_mnk[1] * CONSUMERS * 2 if self.stores_boxes else 0
         spare = ROW if self.shares > 1 else 0  # behind the zeros of a stage
         others = (self.shares - 1) * sums + (0 if self.lends else (self.peers - 1) * sums // self.owners)
-        return self.stages * (self.stage_bytes + spare + 24) + results + others
+        return self.stages * (self.stage_bytes + spare + 16) + results + others
 
 
 class WeightWarpgroups(Family):
@@ -269,15 +240,13 @@ class WeightWarpgroups(Family):
             return []
         rows = [r for r in _ROWS_OF_X if r < 2 * problem.m or r == _ROWS_OF_X[0]]
         found = []
-        if rows[-1] > 2 * ROWS and (problem.weights.groups_in_chunk > 1 or problem.weights.bits > 4):
-            rows.pop()  # sums of 256 rows are added at the end of a chunk only, and leave no memory for three stages
         for row in rows[-2:]:
             for columns in (64, 128, 256) if row <= ROWS else (128,):
-                for peers in (1, *_PEERS) if columns > 64 and row <= 2 * ROWS else (1,):
-                    one = _configuration(problem, row, columns, peers, arch)
-                    if one is not None:
-                        found.append(one)
-        return found
+                for peers in (1, *_PEERS) if columns > 64 else (1,):
+                    found.append(_configuration(problem, row, columns, peers, arch))
+        if problem.sums_stay and problem.weights.bits == 4 and problem.m > _ROWS_OF_X[-1]:
+            found.append(_configuration(problem, _ROUNDED_ROWS, 128, 1, arch))
+        return [one for one in found if one is not None]
 
     def needs(self, problem: Problem) -> Needs:
         """Return that rows of x are read by 16 bytes."""
@@ -304,7 +273,8 @@ class WeightWarpgroups(Family):
         is_slow = plan.weights.bits == 8 and problem.compute is bfloat16  # bytes go through float32
         convert = (_CONVERT_US if plan.overlaps else _CONVERT_ONE_US) * (_BYTES_OF_BFLOAT16 if is_slow else 1.0)
         products = 2 * m * n * CHUNK / rate
-        share = min(_POWER * machine.multiprocessors / min(tiles, machine.multiprocessors), _ISSUED)
+        power = _ROUNDED_POWER if plan.rounds else _POWER
+        share = min(power * machine.multiprocessors / min(tiles, machine.multiprocessors), _ISSUED)
         step = max(n / 128 * (convert + plan.parts * _GROUP_US) + _BESIDE * products, products / share)
         filled = plan.stage_bytes / plan.span / min(_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL / min(tiles, 132))
         filled /= machine.gpu.clock / 1e6
@@ -323,7 +293,7 @@ class WeightWarpgroups(Family):
         tiles = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
         blocks = min(tiles, configuration.blocks) if plan.peers == 1 else tiles * plan.peers
         further = plan.arrays + len(problem.operands) + len(plan.epilogue.numbers)
-        launcher = _kernel(further, plan.peers)[blocks, THREADS]
+        launcher = _kernel(further, plan.peers, plan.lends)[blocks, THREADS]
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
@@ -340,14 +310,16 @@ def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: 
     each = replace(plan, stages=2).shared_bytes - plan.shared_bytes
     stages = (arch.shared_bytes_optin - _SPARE_BYTES - plan.shared_bytes) // each + 1
     stages = max(min(stages, _MOST_STAGES), 1)
+    if plan.rounds and stages < _ROUNDED_STAGES:
+        return None
     # A consumer has every other stage: then it does not come to one two phases early.
     return replace(one, stages=stages - stages % one.shares)
 
 
 @cache
-def _kernel(further: int, cluster: int) -> Kernel:
+def _kernel(further: int, cluster: int, is_early: bool) -> Kernel:
     kernel = multiply_weights_by_warpgroups.numbered(further).configure(min_blocks=1)
-    return kernel.configure(cluster=cluster, dependent_launch=True) if cluster > 1 else kernel
+    return kernel.configure(cluster=cluster, dependent_launch=is_early) if cluster > 1 else kernel
 
 
 def warpgroup_plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupPlan:
@@ -364,16 +336,13 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
     rows, columns, _ = configuration.tile
     weights: WeightFormat | None = problem.weights
     assert weights is not None
-    # Two instructions of half the rows, where blocks share K and a group has whole chunks. With 8192 x 8192 weights 128
-    # rows took 28.9 us for 31.1 on an H200, but 4096 rows, in whole tiles of a block, 870 for 818.
-    width = min(rows, ROWS if weights.groups_in_chunk == 1 and configuration.splits > 1 else 2 * ROWS)
     return WarpgroupPlan(
         weights,
         max(columns // (ROWS * CONSUMERS), 1),
         columns // TILE,
         rows,
         configuration.shares,
-        make_tiled_mma(_instruction(problem.compute, width, "RS"), (CONSUMERS // configuration.shares, 1, 1)),
+        make_tiled_mma(_instruction(problem.compute, rows, "RS"), (CONSUMERS // configuration.shares, 1, 1)),
         ElementEpilogue.of(problem).transposed,
         configuration.stages,
         configuration.splits,
@@ -382,6 +351,7 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
         make_tiled_mma(_instruction(problem.compute, min(rows, ROWS) if rows <= 2 * ROWS else 32, "SS")),
         problem.compute,
         rows > 8 and problem.is_whole_vectors and problem.d.dtype.bytes == 2,
+        rows == _ROUNDED_ROWS,
     )
 
 

@@ -293,7 +293,10 @@ REFUSED = [
     (lambda: tw.quantize(np.ones((2, 2), np.float32), scale_dtype=tw.int8), "scale_dtype is one of float16"),
     (lambda: tw.matmul(np.ones((2, 64), np.float32), tw.quantized(W, S)), "a is float32, and packed weights multiply"),
     (lambda: tw.matmul(np.ones((2, 63), np.float16), tw.quantized(W, S)), "have no product"),
-    (lambda: tw.matmul(np.ones((2, 64), np.float16), tw.quantized(W, S), precision="tf32"), "precision is for float32"),
+    (
+        lambda: tw.matmul(np.ones((2, 64), np.float16), tw.quantized(W, S), precision="tf32"),
+        "precision='tf32', and a is",
+    ),
 ]
 
 
