@@ -53,7 +53,7 @@ def arrange_weights(inputs: Inputs, options: Options, weights: WeightFormat) -> 
             compute=a.dtype,
             weights=weights,
             sums_stay=options.precision is not None,
-        ),  # fmt: skip
+        ),
         Inputs((a, packed, *found.inputs.arrays[B + 1 :], *inputs.arrays[last:]), inputs.names),
         arrangement,
         (*parts, *found.operands),
