@@ -114,11 +114,12 @@ def hand_over(Q, sums, sums_of_step, full, empty, K, place, plan):
     who, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], tw.ceil_div(Q.shape[2], plan.columns)
     last = (batch * Q.shape[1] + head * group) * tiles + end - 1
     for n in range(group * (end - begin)):
-        full[2 * who + n % 2].wait(n // 2 % 2)
-        add(sums_of_step, sums, last + n % group * tiles - n // group, who, plan)
-        tw.tma_store_commit()
-        tw.tma_store_wait(0)
-        empty[who].arrive()
+        for piece in tw.static_range(plan.pieces):
+            full[2 * who + n % 2].wait((n // 2 * plan.pieces + piece) % 2)
+            add(sums_of_step, sums, last + n % group * tiles - n // group, who, piece, plan)
+            tw.tma_store_commit()
+            tw.tma_store_wait(0)
+            empty[who].arrive()
 
 
 @tw.function
@@ -137,22 +138,22 @@ def hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place
         while tw.load(turns, slot, sem="acquire") != before:
             pass
         for who in tw.static_range(plan.consumers):
-            full[2 * who + which].wait(n // 2 % 2)
-            add(sums_of_step, sums, slot, who, plan)
-        tw.tma_store_commit()
-        tw.tma_store_wait(0)
-        for who in tw.static_range(plan.consumers):
-            empty[who].arrive()
+            for piece in tw.static_range(plan.pieces):
+                full[2 * who + which].wait((n // 2 * plan.pieces + piece) % 2)
+                add(sums_of_step, sums, slot, who, piece, plan)
+                tw.tma_store_commit()
+                tw.tma_store_wait(0)
+                empty[who].arrive()
         tw.tma_store_wait(0, read=False)
         tw.store(turns, slot, before + 1, sem="release")
 
 
 @tw.function
-def add(sums_of_step, sums, slot, who, plan):
-    """Begin to add a consumer's part to the sums of a tile of tokens."""
+def add(sums_of_step, sums, slot, who, piece, plan):
+    """Begin to add a piece of a consumer's part to the sums of a tile of tokens."""
     source = sums_of_step[:, :, who]
     target = tw.guarded(sums)[slot * plan.consumers + who, ...]
-    tw.copy(ADD, source, tw.local_tile(target, source.shape, (0, 0)))
+    tw.copy(ADD, source, tw.local_tile(target, source.shape, (piece, 0)))
 
 
 @tw.function
@@ -169,27 +170,29 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
     """Compute 64 rows of the tile, and a part of dQ."""
     # Of a number that comes from one lane the compiler knows that it is the same in all.
     consumer, tid = tw.shuffle(tw.warpgroup_id() - 1, 0), tw.thread_idx.x - WARPGROUP
-    by_scores, by_sums, by_tokens = (
-        mma.get_slice(consumer * WARPGROUP) for mma in (plan.scores, plan.sums, plan.tokens)
-    )
+    of_scores = tid % plan.scores.size
+    by_sums, by_tokens = (mma.get_slice(consumer * WARPGROUP) for mma in (plan.sums, plan.tokens))
+    by_scores = plan.scores.get_slice(consumer * WARPGROUP if plan.sharing == 1 else of_scores)
     tK, tV = (by_scores.partition_A(x) for x in (sK, sV))
     tQ, tG = (by_scores.partition_B(x) for x in (sQ, sG))
     turned_q, turned_g = (
         by_sums.partition_B(x.map_layout(lambda layout: tw.select(layout, 1, 0, 2))) for x in (sQ, sG)
     )
     tW = by_tokens.partition_A(sW.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
-    turned_k = by_tokens.partition_B(sK.map_layout(lambda layout: tw.select(layout, 1, 0)))
+    turned = sK.map_layout(lambda layout: tw.select(layout, 1, 0))
+    wide = plan.head // plan.parts
+    turned_k = [by_tokens.partition_B(tw.local_tile(turned, (wide, plan.rows), (n, 0))) for n in range(plan.parts)]
     acc_k, acc_v = (tw.registers(tw.float32, plan.sums.partition_shape((plan.rows, plan.head), "C")) for _ in "KV")
     tw.clear(acc_k)
     tw.clear(acc_v)
     whole_tile = tw.identity_tensor((plan.rows, plan.columns))
     # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
     at, at_of_first = (
-        tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
+        tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (of_scores, 0)
     )
     rows, columns = tw.size(at.shape[0]), tw.size(at.shape[1])
-    part_of_step = tw.make_tensor(sums_of_step.engine, plan.parts)
-    writer, stages = plan.write.get_slice(tid), plan.smem_w.shape[2]
+    part_of_step = tw.make_tensor(sums_of_step.engine, plan.quads)
+    writer, stages = plan.write.get_slice(of_scores), plan.smem_w.shape[2]
 
     tile, head, batch, begin, end = place
     first, extent, group = tile * plan.rows, Q.shape[2], Q.shape[1] // K.shape[1]
@@ -198,31 +201,40 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
     def fragment(mma, *extents):
         return tw.registers(tw.float32, mma.partition_shape(extents, "C"))
 
-    def begin_tokens(n):
+    def begin_tokens(n, part=0):
         """Begin the product of step n with W^T, when all consumers have written theirs; return the sums."""
-        acc = fragment(plan.tokens, plan.columns, plan.head)
-        written[n % stages].wait(n // stages % 2)
+        acc = fragment(plan.tokens, plan.columns, wide)
+        if part == 0:
+            written[n % stages].wait(n // stages % 2)
         tw.wgmma_fence()
-        tw.gemm(plan.tokens, tW[:, :, :, n % stages], turned_k, acc, accumulate=False)
+        tw.gemm(plan.tokens, tW[:, :, :, n % stages], turned_k[part], acc, accumulate=False)
         tw.wgmma_commit()
         return acc
 
     def put_weights(n, values):
-        tw.copy(plan.write, writer.retile_S(values.to(K.dtype)), writer.partition_D(sW[:, :, n % stages]))
+        # Consumers that have the same weights write a half each.
+        extent = tw.size(values.layout) // plan.sharing
+        source = values.to(K.dtype).map_layout(lambda _: tw.Layout((extent, 1, plan.sharing), (1, 0, extent)))
+        source, target = writer.retile_S(source), writer.partition_D(sW[:, :, n % stages])
+        for half in tw.static_range(plan.sharing):
+            if plan.sharing == 1 or consumer == half:
+                tw.copy(plan.write, source[:, :, half], target[:, :, half])
         tw.fence_proxy_async()
         signal(written[n % stages])
 
     @tw.function
-    def pass_on(n, acc):
+    def pass_on(n, acc, part=0):
         """Give the sums of step n to the warp that adds them; the first one is step 1."""
-        empty[consumer].wait(n % 2)
         # Four values of a thread at a time: no two threads meet at a bank.
-        quads = tw.size(acc.layout) // 4
-        values = acc.map_layout(lambda _: tw.Layout((quads, 4), (4, 1)))
-        for each in tw.static_range(quads):
-            tw.copy(values[each, :], part_of_step[each, tid % WARPGROUP, :, consumer])
-        tw.fence_proxy_async()
-        signal(full[2 * consumer + 1 - n % 2])
+        pieces = plan.pieces // plan.parts
+        quads = tw.size(acc.layout) // 4 // pieces
+        values = acc.map_layout(lambda _: tw.Layout((pieces, quads, 4), (4 * quads, 4, 1)))
+        for piece in tw.static_range(pieces):
+            empty[consumer].wait(((n - 1) * plan.pieces + part * pieces + piece + 1) % 2)
+            for each in tw.static_range(quads):
+                tw.copy(values[piece, each, :], part_of_step[each, tid % WARPGROUP, :, consumer])
+            tw.fence_proxy_async()
+            signal(full[2 * consumer + 1 - n % 2])
 
     # Before the first step there is none: its weights are zeros.
     none = fragment(plan.scores, plan.rows, plan.columns)
@@ -258,10 +270,10 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
         for c in tw.static_range(columns):
             token = at[0, 0][1] + at_of_first[0, c][1]
             scores[:, c] = tw.ex2_approx(scores[:, c] * scale - s_tops[token, stage], ftz=True)
-        weights = tw.as_operand_a(plan.scores, S, to=plan.sums)
+        weights = tw.as_operand_a(plan.scores, S, to=plan.weights)
         # Long rows of scores do not fit into registers beside all else; as weights they do.
         shares = scores
-        if plan.columns > 64:
+        if plan.columns > 64 or plan.sharing > 1:
             shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))
         tw.wgmma_fence()
         tw.gemm(plan.sums, weights, turned_g[:, :, :, stage], acc_v)
@@ -272,20 +284,29 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
             slopes[:, c] = shares[:, c].to(tw.float32) * (slopes[:, c] - s_deltas[token, stage])
         used[n % stages].wait((n // stages + 1) % 2)
         put_weights(n, dP)
-        steep = tw.as_operand_a(plan.scores, dP, to=plan.sums)
+        steep = tw.as_operand_a(plan.scores, dP, to=plan.weights)
         acc_q = begin_tokens(n - 1)
         tw.gemm(plan.sums, steep, turned_q[:, :, :, stage], acc_k)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
-        signal(used[(n - 1) % stages])
+        if plan.parts == 1:
+            signal(used[(n - 1) % stages])
         if n > 1:
             pass_on(n - 1, acc_q)
+        for part in tw.static_range(1, plan.parts):
+            acc_q = begin_tokens(n - 1, part)
+            tw.wgmma_wait(0)
+            if part == plan.parts - 1:
+                signal(used[(n - 1) % stages])
+            if n > 1:
+                pass_on(n - 1, acc_q, part)
         column = tw.where(heads_left == 1, column - plan.columns, column)
         heads_left = tw.where(heads_left == 1, group, heads_left - 1)
-    acc_q = begin_tokens(steps)
-    tw.wgmma_wait(0)
-    if steps > 0:
-        pass_on(steps, acc_q)
+    for part in tw.static_range(plan.parts):
+        acc_q = begin_tokens(steps, part)
+        tw.wgmma_wait(0)
+        if steps > 0:
+            pass_on(steps, acc_q, part)
     acc_k *= factor
     store(dK, acc_k, tile, head, batch, plan)
     store(dV, acc_v, tile, head, batch, plan)

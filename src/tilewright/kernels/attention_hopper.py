@@ -15,7 +15,6 @@ from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_
 
 WARPGROUP = 128
 HEADS = (64, 128, 256)
-GRADIENT_HEADS = (64, 128)
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
@@ -89,7 +88,10 @@ def hopper_plan(
 
 @dataclass(frozen=True)
 class HopperGradientPlan:
-    """The tiles of all gradients: `rows` are keys, which stay, and `columns` tokens, which go by."""
+    """The tiles of all gradients: `rows` are keys, which stay, and `columns` tokens, which go by.
+
+    Consumers have 64 keys each, or the same 64 and a half of the head each: then both compute all scores of a tile.
+    """
 
     rows: int
     columns: int
@@ -99,21 +101,29 @@ class HopperGradientPlan:
     smem_w: ComposedLayout  # (rows, columns, stages)
     smem_tokens: ComposedLayout  # (columns, head)
     smem_numbers: Layout  # (columns, stages)
-    smem_sums: Layout  # (rows of 256 values, 256, consumers)
-    parts: Layout  # the same as (four values, thread, value, consumer)
+    smem_sums: Layout  # (rows of 256 values, 256, consumers), of a piece
+    quads: Layout  # the same as (four values, thread, value, consumer)
     scores: TiledMMA  # S = K Q^T
+    weights: TiledMMA  # the scores' threads with scores as operand A
     sums: TiledMMA  # dV += P dO
     tokens: TiledMMA  # dQ = W^T K
     write: TiledCopy  # W to shared memory
     write_tokens: TiledCopy  # dQ to shared memory
+    parts: int
+    pieces: int  # in which a consumer's part of dQ goes through shared memory
     consumers: int = 2
     registers: tuple[int, int] = (24, 240)  # of the producer and of a consumer
     threads: int = 3 * WARPGROUP
 
+    @property
+    def sharing(self) -> int:
+        """How many consumers have the same keys, and compute the same scores."""
+        return self.consumers * 64 // self.rows
+
 
 @lru_cache(maxsize=64)
 def hopper_gradient_plan(dtype: DType, head: int, ordered: bool = True) -> HopperGradientPlan:
-    """Return the plan of all gradients, for heads of 64 or 128 elements.
+    """Return the plan of all gradients, for heads of 64, 128 or 256 elements.
 
     Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer.
 
@@ -121,18 +131,22 @@ def hopper_gradient_plan(dtype: DType, head: int, ordered: bool = True) -> Hoppe
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
-    rows, columns, stages, types = 128, 64 if head == 128 else 128, 2, _TYPES[dtype]
-    lines = atoms.GMMA_K_SW128(dtype)
+    # Registers hold dK and dV of 64 keys and 128 elements in a consumer; shared memory a quarter of dQ of long heads.
+    (rows, columns, pieces), stages, types = {64: (128, 128, 1), 128: (128, 64, 1), 256: (64, 64, 4)}[head], 2, _TYPES[dtype]
+    lines, many = atoms.GMMA_K_SW128(dtype), 3 if not ordered and head < 256 else 2
     of_keys, of_tokens, of_weights, of_sums = (
         tile_to_shape(lines, shape)
-        for shape in ((rows, head), (columns, head, stages), (rows, columns, 2 if ordered else 3), (columns, head))
+        for shape in ((rows, head), (columns, head, stages), (rows, columns, many), (columns, head))
     )
-    # Consumers share the head of dQ, or its tokens.
-    over = (1, 2, 1) if columns == 64 else (2, 1, 1)
-    scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), (2, 1, 1))
-    sums = make_tiled_mma(getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN"), (2, 1, 1))
-    tokens = make_tiled_mma(getattr(atoms, f"SM90_64x{head // over[1]}x16_{types}_SS").with_majors("MN", "MN"), over)
-    lines_of_sums = columns * head // 512
+    # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
+    over, of_rows = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
+    across = 128 // rows
+    scores, written = (
+        make_tiled_mma(getattr(atoms, f"SM90_64x{n}x16_{types}_SS"), of_rows) for n in (columns, columns // across)
+    )
+    product = getattr(atoms, f"SM90_64x{head // across}x16_{types}_RS").with_majors("K", "MN")
+    tokens = make_tiled_mma(getattr(atoms, f"SM90_64x{min(128, head) // over[1]}x16_{types}_SS").with_majors("MN", "MN"), over)
+    lines_of_sums = columns * head // 512 // pieces
     return HopperGradientPlan(
         rows,
         columns,
@@ -145,10 +159,13 @@ def hopper_gradient_plan(dtype: DType, head: int, ordered: bool = True) -> Hoppe
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,
-        sums,
+        make_tiled_mma(product, of_rows),
+        make_tiled_mma(product, (rows // 64, across, 1)),
         tokens,
-        make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, scores),
+        make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, written),
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
+        max(1, head // 128),
+        pieces,
     )
 
 
