@@ -117,9 +117,7 @@ def hand_over(Q, sums, sums_of_step, full, empty, K, place, plan):
         for piece in tw.static_range(plan.pieces):
             full[2 * who + n % 2].wait((n // 2 * plan.pieces + piece) % 2)
             add(sums_of_step, sums, last + n % group * tiles - n // group, who, piece, plan)
-            tw.tma_store_commit()
-            tw.tma_store_wait(0)
-            empty[who].arrive()
+            release([empty[who]])
 
 
 @tw.function
@@ -141,9 +139,10 @@ def hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place
             for piece in tw.static_range(plan.pieces):
                 full[2 * who + which].wait((n // 2 * plan.pieces + piece) % 2)
                 add(sums_of_step, sums, slot, who, piece, plan)
-                tw.tma_store_commit()
-                tw.tma_store_wait(0)
-                empty[who].arrive()
+                if plan.pieces > 1:
+                    release([empty[who]])
+        if plan.pieces == 1:
+            release([empty[who] for who in tw.static_range(plan.consumers)])
         tw.tma_store_wait(0, read=False)
         tw.store(turns, slot, before + 1, sem="release")
 
@@ -154,6 +153,15 @@ def add(sums_of_step, sums, slot, who, piece, plan):
     source = sums_of_step[:, :, who]
     target = tw.guarded(sums)[slot * plan.consumers + who, ...]
     tw.copy(ADD, source, tw.local_tile(target, source.shape, (piece, 0)))
+
+
+@tw.function
+def release(empty):
+    """Wait until the sums have been read, and let them be overwritten."""
+    tw.tma_store_commit()
+    tw.tma_store_wait(0)
+    for barrier in empty:
+        barrier.arrive()
 
 
 @tw.function

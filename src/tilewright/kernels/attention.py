@@ -351,7 +351,7 @@ def gradients_on_hopper(
     q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
     batch, heads, tokens, head = q.shape
     plan = hopper_gradient_plan(q.dtype, head, ordered)
-    tiles = -(-tokens // plan.columns)
+    head, tiles = plan.head, -(-tokens // plan.columns)
     blocks = batch * heads * tiles
     rows, slots = blocks * plan.columns, blocks * plan.consumers
     made = result(problem.function, None, problem.q, (rows * head,), float32)
