@@ -15,6 +15,7 @@ from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_
 
 WARPGROUP = 128
 HEADS = (64, 128, 256)
+FEWEST = 40  # elements of heads: with less, tiles have more zeros than a third
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
@@ -49,16 +50,22 @@ class HopperAttentionPlan:
         return WARPGROUP * (1 + self.consumers)
 
 
+def filled(elements: int) -> int:
+    """Return what heads are filled up to with zeros, by TMA."""
+    return next(head for head in HEADS if elements <= head)
+
+
 @lru_cache(maxsize=64)
 def hopper_plan(
-    dtype: DType, head: int, has_left: bool, has_right: bool, keys: int | None = None
+    dtype: DType, elements: int, has_left: bool, has_right: bool, keys: int | None = None
 ) -> HopperAttentionPlan:
-    """Return the plan for float16 or bfloat16 and 64, 128 or 256 elements a head; `keys` is another tile of keys.
+    """Return the plan for float16 or bfloat16 and up to 256 elements a head; `keys` is another tile of keys.
 
     >>> plan = hopper_plan(bfloat16, 128, False, True)
     >>> plan.rows, plan.keys, plan.threads
     (128, 128, 384)
     """
+    head = filled(elements)
     # What registers and shared memory hold; masks need registers too, and 160 keys are too coarse for the diagonal.
     is_masked = has_left or has_right
     rows, most, q_stages, stages = {
@@ -122,8 +129,8 @@ class HopperGradientPlan:
 
 
 @lru_cache(maxsize=64)
-def hopper_gradient_plan(dtype: DType, head: int, ordered: bool = True) -> HopperGradientPlan:
-    """Return the plan of all gradients, for heads of 64, 128 or 256 elements.
+def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> HopperGradientPlan:
+    """Return the plan of all gradients, for heads of up to 256 elements.
 
     Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer.
 
@@ -131,6 +138,7 @@ def hopper_gradient_plan(dtype: DType, head: int, ordered: bool = True) -> Hoppe
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
+    head = filled(elements)
     # Registers hold dK and dV of 64 keys and 128 elements in a consumer; shared memory a quarter of dQ of long heads.
     (rows, columns, pieces), stages, types = {64: (128, 128, 1), 128: (128, 64, 1), 256: (64, 64, 4)}[head], 2, _TYPES[dtype]
     lines, many = atoms.GMMA_K_SW128(dtype), 3 if not ordered and head < 256 else 2
@@ -180,8 +188,8 @@ def why_not(views: Sequence[View], factor: float, is_whole: bool, arch: Arch) ->
         return f"{arch.name} has no wgmma"
     if q.dtype not in _TYPES or out.dtype != q.dtype:
         return f"wgmma takes A of float16 or bfloat16 from registers, and q is {q.dtype}"
-    if q.shape[3] not in HEADS or v.shape[3] != q.shape[3]:
-        return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles one of {', '.join(map(str, HEADS))}"
+    if not FEWEST <= q.shape[3] <= HEADS[-1] or v.shape[3] != q.shape[3]:
+        return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles {FEWEST} to {HEADS[-1]}, the same of both"
     if not is_whole:
         return "a bulk copy of a sequence's last tile would bring and overwrite tokens of the next one"
     if not 0 < factor <= _MOST_SCALE:
