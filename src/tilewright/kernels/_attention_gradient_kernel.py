@@ -209,11 +209,10 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
     def fragment(mma, *extents):
         return tw.registers(tw.float32, mma.partition_shape(extents, "C"))
 
-    def begin_tokens(n, part=0):
+    def begin_tokens(n, part):
         """Begin the product of step n with W^T, when all consumers have written theirs; return the sums."""
         acc = fragment(plan.tokens, plan.columns, wide)
-        if part == 0:
-            written[n % stages].wait(n // stages % 2)
+        written[n % stages].wait(n // stages % 2)
         tw.wgmma_fence()
         tw.gemm(plan.tokens, tW[:, :, :, n % stages], turned_k[part], acc, accumulate=False)
         tw.wgmma_commit()
@@ -231,7 +230,7 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
         signal(written[n % stages])
 
     @tw.function
-    def pass_on(n, acc, part=0):
+    def pass_on(n, acc, part):
         """Give the sums of step n to the warp that adds them; the first one is step 1."""
         # Four values of a thread at a time: no two threads meet at a bank.
         pieces = plan.pieces // plan.parts
@@ -255,12 +254,16 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
         stage = state.acquire()
         S, dP = (fragment(plan.scores, plan.rows, plan.columns) for _ in "SP")
         scores, slopes = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.scores, dP)
+        if plan.parts > 1:
+            acc_q = begin_tokens(n - 1, 0)
         tw.wgmma_fence()
         tw.gemm(plan.scores, tK, tQ[:, :, :, stage], S, accumulate=False)
         tw.wgmma_commit()
         tw.wgmma_wait(1)  # the product of the step before with its W
         if n > 1:
             state.give_back(tw.where(stage == 0, plan.smem_b.shape[2], stage) - 1)
+            if plan.parts > 1:
+                pass_on(n - 1, acc_q, 0)
         tw.wgmma_fence()
         tw.gemm(plan.scores, tV, tG[:, :, :, stage], dP, accumulate=False)
         tw.wgmma_commit()
@@ -293,21 +296,13 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
         used[n % stages].wait((n // stages + 1) % 2)
         put_weights(n, dP)
         steep = tw.as_operand_a(plan.scores, dP, to=plan.weights)
-        acc_q = begin_tokens(n - 1)
+        acc_q = begin_tokens(n - 1, plan.parts - 1)
         tw.gemm(plan.sums, steep, turned_q[:, :, :, stage], acc_k)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
-        if plan.parts == 1:
-            signal(used[(n - 1) % stages])
+        signal(used[(n - 1) % stages])
         if n > 1:
-            pass_on(n - 1, acc_q)
-        for part in tw.static_range(1, plan.parts):
-            acc_q = begin_tokens(n - 1, part)
-            tw.wgmma_wait(0)
-            if part == plan.parts - 1:
-                signal(used[(n - 1) % stages])
-            if n > 1:
-                pass_on(n - 1, acc_q, part)
+            pass_on(n - 1, acc_q, plan.parts - 1)
         column = tw.where(heads_left == 1, column - plan.columns, column)
         heads_left = tw.where(heads_left == 1, group, heads_left - 1)
     for part in tw.static_range(plan.parts):
