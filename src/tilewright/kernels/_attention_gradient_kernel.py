@@ -8,6 +8,9 @@ Scores are transposed, keys by tokens, so that P and W are operand A of the sums
 has 64 keys; the product with W^T needs those of all, and W passes through shared memory for it. It is computed a step
 later, so that consumers need not be at the same step: one multiplies while the other one computes exponentials.
 
+Registers do not hold dK and dV of 64 keys and a head of 256. There both consumers have the same 64 keys, compute all
+scores of a tile, seven products of tiles in place of five, and each has half of the head of dV, dK and dQ.
+
 dQ is added up in global memory, in float32 and in the order of the threads' registers, by bulk copies that two warps
 start. Without `turns` each of them serves a consumer. With them the blocks add in one order, and bits are the same each
 time; then the warps serve steps by turns, because a block's turn is over when its additions are done, which takes
@@ -219,7 +222,7 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
         return acc
 
     def put_weights(n, values):
-        # Consumers that have the same weights write a half each.
+        # Consumers that have the same ones write a half each.
         extent = tw.size(values.layout) // plan.sharing
         source = values.to(K.dtype).map_layout(lambda _: tw.Layout((extent, 1, plan.sharing), (1, 0, extent)))
         source, target = writer.retile_S(source), writer.partition_D(sW[:, :, n % stages])
@@ -254,7 +257,7 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
         stage = state.acquire()
         S, dP = (fragment(plan.scores, plan.rows, plan.columns) for _ in "SP")
         scores, slopes = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.scores, dP)
-        if plan.parts > 1:
+        if plan.parts > 1:  # the first half is passed on under this product, the second one under that of dK
             acc_q = begin_tokens(n - 1, 0)
         tw.wgmma_fence()
         tw.gemm(plan.scores, tK, tQ[:, :, :, stage], S, accumulate=False)
@@ -282,7 +285,7 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
             token = at[0, 0][1] + at_of_first[0, c][1]
             scores[:, c] = tw.ex2_approx(scores[:, c] * scale - s_tops[token, stage], ftz=True)
         weights = tw.as_operand_a(plan.scores, S, to=plan.weights)
-        # Long rows of scores do not fit into registers beside all else; as weights they do.
+        # Long rows of scores, or all scores of a tile, do not fit into registers beside all else; as weights they do.
         shares = scores
         if plan.columns > 64 or plan.sharing > 1:
             shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))

@@ -15,7 +15,7 @@ from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_
 
 WARPGROUP = 128
 HEADS = (64, 128, 256)
-FEWEST = 40  # elements of heads: with less, tiles have more zeros than a third
+FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
@@ -51,7 +51,7 @@ class HopperAttentionPlan:
 
 
 def filled(elements: int) -> int:
-    """Return what heads are filled up to with zeros, by TMA."""
+    """Return the elements of tiles: TMA fills heads up with zeros."""
     return next(head for head in HEADS if elements <= head)
 
 
@@ -97,7 +97,7 @@ def hopper_plan(
 class HopperGradientPlan:
     """The tiles of all gradients: `rows` are keys, which stay, and `columns` tokens, which go by.
 
-    Consumers have 64 keys each, or the same 64 and a half of the head each: then both compute all scores of a tile.
+    A consumer has 64 keys of its own; of long heads both have the same 64, and a half of the head each.
     """
 
     rows: int
@@ -111,20 +111,20 @@ class HopperGradientPlan:
     smem_sums: Layout  # (rows of 256 values, 256, consumers), of a piece
     quads: Layout  # the same as (four values, thread, value, consumer)
     scores: TiledMMA  # S = K Q^T
-    weights: TiledMMA  # the scores' threads with scores as operand A
+    weights: TiledMMA  # the threads of the scores, which are its operand A
     sums: TiledMMA  # dV += P dO
     tokens: TiledMMA  # dQ = W^T K
     write: TiledCopy  # W to shared memory
     write_tokens: TiledCopy  # dQ to shared memory
-    parts: int
-    pieces: int  # in which a consumer's part of dQ goes through shared memory
+    parts: int  # products that dQ is divided into
+    pieces: int  # that a consumer's dQ goes through shared memory in
     consumers: int = 2
     registers: tuple[int, int] = (24, 240)  # of the producer and of a consumer
     threads: int = 3 * WARPGROUP
 
     @property
     def sharing(self) -> int:
-        """How many consumers have the same keys, and compute the same scores."""
+        """How many consumers compute the same scores."""
         return self.consumers * 64 // self.rows
 
 
@@ -132,28 +132,31 @@ class HopperGradientPlan:
 def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> HopperGradientPlan:
     """Return the plan of all gradients, for heads of up to 256 elements.
 
-    Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer.
+    Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer; for long heads there
+    is no room for it.
 
     >>> plan = hopper_gradient_plan(bfloat16, 128)
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
     head = filled(elements)
-    # Registers hold dK and dV of 64 keys and 128 elements in a consumer; shared memory a quarter of dQ of long heads.
-    (rows, columns, pieces), stages, types = {64: (128, 128, 1), 128: (128, 64, 1), 256: (64, 64, 4)}[head], 2, _TYPES[dtype]
-    lines, many = atoms.GMMA_K_SW128(dtype), 3 if not ordered and head < 256 else 2
+    # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; shared memory
+    # has room for 16 numbers of each thread beside two stages of long heads.
+    rows, columns, parts, pieces = {64: (128, 128, 1, 1), 128: (128, 64, 1, 1), 256: (64, 64, 2, 4)}[head]
+    stages, of_w, types = 2, 2 if ordered or head == 256 else 3, _TYPES[dtype]
+    lines, sharing = atoms.GMMA_K_SW128(dtype), 128 // rows
     of_keys, of_tokens, of_weights, of_sums = (
         tile_to_shape(lines, shape)
-        for shape in ((rows, head), (columns, head, stages), (rows, columns, many), (columns, head))
+        for shape in ((rows, head), (columns, head, stages), (rows, columns, of_w), (columns, head))
     )
     # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
-    over, of_rows = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
-    across = 128 // rows
+    over, by_keys = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
     scores, written = (
-        make_tiled_mma(getattr(atoms, f"SM90_64x{n}x16_{types}_SS"), of_rows) for n in (columns, columns // across)
+        make_tiled_mma(getattr(atoms, f"SM90_64x{n}x16_{types}_SS"), by_keys) for n in (columns, columns // sharing)
     )
-    product = getattr(atoms, f"SM90_64x{head // across}x16_{types}_RS").with_majors("K", "MN")
-    tokens = make_tiled_mma(getattr(atoms, f"SM90_64x{min(128, head) // over[1]}x16_{types}_SS").with_majors("MN", "MN"), over)
+    product = getattr(atoms, f"SM90_64x{head // sharing}x16_{types}_RS").with_majors("K", "MN")
+    turned = getattr(atoms, f"SM90_64x{head // over[1] // parts}x16_{types}_SS").with_majors("MN", "MN")
+    tokens = make_tiled_mma(turned, over)
     lines_of_sums = columns * head // 512 // pieces
     return HopperGradientPlan(
         rows,
@@ -167,12 +170,12 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,
-        make_tiled_mma(product, of_rows),
-        make_tiled_mma(product, (rows // 64, across, 1)),
+        make_tiled_mma(product, by_keys),
+        make_tiled_mma(product, (rows // 64, sharing, 1)),
         tokens,
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, written),
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
-        max(1, head // 128),
+        parts,
         pieces,
     )
 

@@ -94,7 +94,7 @@ def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool) -> No
     assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
 
 
-@pytest.mark.parametrize(("head", "ordered"), [(64, False), (64, True), (128, False), (128, True)])
+@pytest.mark.parametrize(("head", "ordered"), [(head, order) for head in (64, 128, 256) for order in (False, True)])
 @pytest.mark.slow
 def test_gradients_by_warpgroups_fit_into_registers(head: int, ordered: bool) -> None:
     plan = hopper_gradient_plan(tw.bfloat16, head, ordered)
