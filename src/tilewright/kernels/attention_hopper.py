@@ -97,35 +97,41 @@ def hopper_plan(
 class HopperGradientPlan:
     """The tiles of all gradients: `rows` are keys, which stay, and `columns` tokens, which go by.
 
-    A consumer has 64 keys of its own; of long heads both have the same 64, and a half of the head each.
+    A consumer has 64 keys of its own; of long heads both have the same 64, and a half of the head each (`is_divided`).
     """
 
     rows: int
     columns: int
     head: int
-    smem_a: ComposedLayout  # (rows, head)
-    smem_b: ComposedLayout  # (columns, head, stages)
-    smem_w: ComposedLayout  # (rows, columns, stages)
+    smem_a: ComposedLayout  # (rows, head, 2)
+    smem_b: ComposedLayout  # (columns, head, 2 stages)
+    smem_w: ComposedLayout  # (rows, columns, stages), or P and W
     smem_tokens: ComposedLayout  # (columns, head)
     smem_numbers: Layout  # (columns, stages)
     smem_sums: Layout  # (rows of 256 values, 256, consumers), of a piece
     quads: Layout  # the same as (four values, thread, value, consumer)
     scores: TiledMMA  # S = K Q^T
-    weights: TiledMMA  # the threads of the scores, which are its operand A
     sums: TiledMMA  # dV += P dO
     tokens: TiledMMA  # dQ = W^T K
-    write: TiledCopy  # W to shared memory
+    write: TiledCopy  # P and W to shared memory
+    read: TiledCopy  # P from there
     write_tokens: TiledCopy  # dQ to shared memory
     parts: int  # products that dQ is divided into
     pieces: int  # that a consumer's dQ goes through shared memory in
+    stages: int = 2
     consumers: int = 2
     registers: tuple[int, int] = (24, 240)  # of the producer and of a consumer
     threads: int = 3 * WARPGROUP
 
     @property
-    def sharing(self) -> int:
-        """How many consumers compute the same scores."""
-        return self.consumers * 64 // self.rows
+    def is_divided(self) -> bool:
+        """Whether one consumer computes P and the other one W."""
+        return self.rows == 64
+
+    @property
+    def writers(self) -> int:
+        """How many consumers write to a stage of W, or to P."""
+        return 1 if self.is_divided else self.consumers
 
 
 @lru_cache(maxsize=64)
@@ -143,18 +149,16 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
     # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; shared memory
     # has room for 16 numbers of each thread beside two stages of long heads.
     rows, columns, parts, pieces = {64: (128, 128, 1, 1), 128: (128, 64, 1, 1), 256: (64, 64, 2, 4)}[head]
-    stages, of_w, types = 2, 2 if ordered or head == 256 else 3, _TYPES[dtype]
-    lines, sharing = atoms.GMMA_K_SW128(dtype), 128 // rows
+    is_divided, types, lines = head == 256, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
+    of_w = 2 if ordered or is_divided else 3
     of_keys, of_tokens, of_weights, of_sums = (
         tile_to_shape(lines, shape)
-        for shape in ((rows, head), (columns, head, stages), (rows, columns, of_w), (columns, head))
+        for shape in ((rows, head, 2), (columns, head, 4), (rows, columns, of_w), (columns, head))
     )
     # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
     over, by_keys = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
-    scores, written = (
-        make_tiled_mma(getattr(atoms, f"SM90_64x{n}x16_{types}_SS"), by_keys) for n in (columns, columns // sharing)
-    )
-    product = getattr(atoms, f"SM90_64x{head // sharing}x16_{types}_RS").with_majors("K", "MN")
+    scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), by_keys)
+    product = f"SM90_64x{min(head, 128)}x16_{types}_{'SS' if is_divided else 'RS'}"
     turned = getattr(atoms, f"SM90_64x{head // over[1] // parts}x16_{types}_SS").with_majors("MN", "MN")
     tokens = make_tiled_mma(turned, over)
     lines_of_sums = columns * head // 512 // pieces
@@ -166,14 +170,14 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
         of_tokens,
         of_weights,
         of_sums,
-        Layout((columns, stages)),
+        Layout((columns, 2)),
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,
-        make_tiled_mma(product, by_keys),
-        make_tiled_mma(product, (rows // 64, sharing, 1)),
+        make_tiled_mma(getattr(atoms, product).with_majors("K", "MN"), (1, 2, 1) if is_divided else by_keys),
         tokens,
-        make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, written),
+        make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, scores),
+        make_tiled_copy_C(atoms.SM75_U32x4_LDSM_N, scores),
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
         parts,
         pieces,
