@@ -41,9 +41,7 @@ def gradients_by_warpgroups(
     sW, sums_of_step = tw.shared(K.dtype, plan.smem_w), tw.shared(tw.float32, plan.smem_sums)
     s_tops, s_deltas = (tw.shared(tw.float32, plan.smem_numbers) for _ in "td")
     there = tw.pipeline(1, consumers=4 * plan.consumers, bytes=4 * plan.rows * plan.head)
-    ring = tw.pipeline(
-        plan.stages, consumers=4 * plan.consumers, bytes=4 * plan.columns * plan.head + 8 * plan.columns
-    )
+    ring = tw.pipeline(plan.stages, consumers=4 * plan.consumers, bytes=4 * plan.columns * plan.head + 8 * plan.columns)
     written, used = (
         tw.mbarrier(4 * consumers, stages=plan.smem_w.shape[2]) for consumers in (plan.writers, plan.consumers)
     )
