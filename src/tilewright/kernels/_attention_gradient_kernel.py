@@ -361,7 +361,7 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_ste
             multiply(n, stage, column, S)
         column = tw.where(heads_left == 1, column - plan.columns, column)
         heads_left = tw.where(heads_left == 1, group, heads_left - 1)
-    if plan.is_divided:  # else the compiler would keep apart what is computed here and in the loop
+    if plan.is_divided:  # or the compiler moves sums of the loop while a product is under way, and serialises products
         tw.wgmma_wait(0)
     acc_q = begin_tokens(steps, plan.parts - 1)
     tw.wgmma_wait(0)
