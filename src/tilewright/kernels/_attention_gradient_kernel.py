@@ -137,13 +137,10 @@ def hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place
         before = tile - tw.maximum(column + K.shape[2] - Q.shape[2] - after, 0) // plan.rows
         while tw.load(turns, slot, sem="acquire") != before:
             pass
-        for who in tw.static_range(plan.consumers):
-            for piece in tw.static_range(plan.pieces):
+        for piece in tw.static_range(plan.pieces):
+            for who in tw.static_range(plan.consumers):
                 full[2 * who + which].wait((n // 2 * plan.pieces + piece) % 2)
                 add(sums_of_step, sums, slot, who, piece, plan)
-                if plan.pieces > 1:
-                    release([empty[who]])
-        if plan.pieces == 1:
             release([empty[who] for who in tw.static_range(plan.consumers)])
         tw.tma_store_wait(0, read=False)
         tw.store(turns, slot, before + 1, sem="release")

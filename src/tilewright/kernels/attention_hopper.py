@@ -120,7 +120,7 @@ class HopperGradientPlan:
     pieces: int  # that a consumer's dQ goes through shared memory in
     stages: int = 2
     consumers: int = 2
-    registers: tuple[int, int] = (24, 240)  # of the producer and of a consumer
+    registers: tuple[int, int] = (24, 240)  # of the producer, and warps that add, and of a consumer
     threads: int = 3 * WARPGROUP
 
     @property
@@ -181,6 +181,7 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
         parts,
         pieces,
+        registers=(40, 232) if head == 256 else (24, 240),
     )
 
 
