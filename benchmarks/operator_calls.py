@@ -30,6 +30,7 @@ from torch.utils import cpp_extension
 import tilewright as tw
 from tilewright.arch import default_arch
 from tilewright.runtime import compiled, driver
+from tilewright.torch.repeats import EXTENSION
 
 SOURCE, ELEMENTS, THREADS = Path(__file__).with_name("cpp_operator.cpp"), 4096, 256
 
@@ -136,9 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
             return
         if not on_gpu:
             install_driver()
-        compiled.wait()
+        compiled.wait(), EXTENSION.wait()
         load(library)
-    print(f"launcher: {compiled.report()}")
+    print(f"launcher: {compiled.report()}\noperators: {EXTENSION.report()}")
     with torch.device("cuda" if on_gpu else "cpu"):
         timed = calls()
     found = shown(timed, on_gpu=on_gpu)

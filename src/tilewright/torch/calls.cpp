@@ -1,0 +1,450 @@
+/* Calls of operators like earlier ones, with no Python between: the dispatcher would add nothing, and where the function
+   only allocates and launches, that is done again from what the first call of the kind did.
+
+   compiled.py builds and loads it, repeats.py says what is told to it. Whatever is not known here is answered by
+   NotImplemented, and Python does the call from the start. */
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/forward_grad.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <structmember.h>
+#include <unordered_map>
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+namespace py = pybind11;
+
+static const int MAX_ARGUMENTS = 32, MAX_WORDS = 256;
+static const size_t MAX_KINDS = 1024; /* of one operator; from there on its function is called each time */
+static const int MAX_FAILURES = 16;   /* of one kind, of which a call could not be repeated */
+
+[[noreturn]] static void fail() { /* with the error that Python has */
+    python_error error;
+    error.persist();
+    throw error;
+}
+
+static py::object owned(PyObject *object) {
+    if (object == nullptr) fail();
+    return py::reinterpret_steal<py::object>(object);
+}
+
+/* A variable of Python that a function reads, or the code of one that it calls, and what it was. */
+struct Guard {
+    py::object holder, name, value;
+    bool holds() const {
+        PyObject *now = PyDict_Check(holder.ptr())   ? PyDict_GetItemWithError(holder.ptr(), name.ptr())
+                        : PyCell_Check(holder.ptr()) ? PyCell_GET(holder.ptr())
+                                                     : PyFunction_GetCode(holder.ptr());
+        return now == value.ptr();
+    }
+};
+
+struct Made { std::vector<int64_t> sizes, strides; at::TensorOptions options; };
+struct Launch { py::object again, constants; std::vector<int> places; }; /* a place below 0 is a constant's */
+
+/* What is done for calls of one kind. */
+struct Kind {
+    bool is_new = true, is_tuple = false; /* `is_new`: its first call is watched */
+    int failures = 0;
+    std::vector<py::object> kept; /* what the key has the addresses of */
+    std::vector<Made> made;
+    std::vector<Launch> launches; /* none: the function is called */
+    std::vector<size_t> results;
+};
+
+struct State {
+    py::object function, watch, finish, places, defaults;
+    bool replays, checks, is_single, may_be_none, is_stale = false;
+    std::vector<int> saved; /* places of inputs; -1 are the results */
+    std::vector<Guard> guards;
+    std::unordered_map<std::string, std::shared_ptr<Kind>> kinds;
+    std::string last;
+    std::shared_ptr<Kind> last_kind;
+};
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    State *state;
+} Calls;
+
+/* The inputs of a call, and the words by which calls of a kind are equal. */
+struct Call {
+    int count = 0, word_count = 0;
+    bool wants_gradient = false, is_looked_at = false; /* `is_looked_at`: Python knows all of its tensors to be plain */
+    uint64_t words[MAX_WORDS];
+    PyObject *inputs[MAX_ARGUMENTS];
+    variable_list tensors;
+    void put(uint64_t word) { words[word_count++] = word; }
+    py::object tuple() const {
+        py::object all = owned(PyTuple_New(count));
+        for (int n = 0; n < count; n++) PyTuple_SET_ITEM(all.ptr(), n, Py_NewRef(inputs[n]));
+        return all;
+    }
+};
+
+static bool put_inputs(const State &state, PyObject *args, PyObject *keywords, Call &call) {
+    Py_ssize_t given = PyTuple_GET_SIZE(args), count = PyTuple_GET_SIZE(state.defaults.ptr()), position = 0;
+    if (given > count || count > MAX_ARGUMENTS) return false;
+    call.count = (int)count;
+    for (Py_ssize_t n = 0; n < count; n++)
+        call.inputs[n] = PyTuple_GET_ITEM(n < given ? args : state.defaults.ptr(), n);
+    PyObject *name, *value;
+    while (PyDict_Next(keywords, &position, &name, &value)) {
+        PyObject *place = PyDict_GetItem(state.places.ptr(), name);
+        if (place == nullptr || PyLong_AsLong(place) < given) return false;
+        call.inputs[PyLong_AsLong(place)] = value;
+    }
+    return true;
+}
+
+/* What the dispatcher goes by in this thread; false where something is between that has no key. */
+static bool put_thread(Call &call) {
+    auto keys = c10::impl::tls_local_dispatch_key_set();
+    call.put(keys.included_.raw_repr()), call.put(keys.excluded_.raw_repr());
+    call.put((uint64_t)c10::get_default_dtype_as_scalartype());
+    return !at::impl::PythonTorchFunctionTLS::stack_len() && !at::hasCallbacks() &&
+           !torch::autograd::ForwardADLevel::try_get_by_idx(0);
+}
+
+static std::vector<uint64_t> plain; /* keys of tensors of which the dispatcher only finds the device, that were met */
+
+static bool put_tensor(const State &state, PyObject *input, Call &call) {
+    const Tensor &x = THPVariable_Unpack(input);
+    uint64_t keys = x.key_set().raw_repr();
+    if (std::find(plain.begin(), plain.end(), keys) == plain.end()) {
+        if (!call.is_looked_at) return false;
+        plain.push_back(keys);
+    }
+    if (!x.has_storage() || !x.numel()) return false;
+    call.put(keys);
+    call.wants_gradient |= x.requires_grad();
+    call.tensors.push_back(x);
+    if (!state.replays) return true;
+    uint64_t low = (uint64_t)(uintptr_t)x.mutable_data_ptr(), same = 0;
+    if (!low || call.word_count + 2 * x.dim() + 8 > MAX_WORDS) return false;
+    for (const Tensor &other : call.tensors) /* one array in two places; a function may ask whether it is one object */
+        same = same << 2 | (uint64_t)other.is_same(x) << 1 | (uint64_t)(other.mutable_data_ptr() == x.mutable_data_ptr());
+    call.put(same);
+    call.put((uint64_t)x.scalar_type() | (uint64_t)x.dim() << 8 | (uint64_t)(low & (~low + 1) & 15) << 16 |
+             (uint64_t)(uint16_t)x.device().index() << 32 | (uint64_t)x.device().type() << 48);
+    for (int64_t extent : x.sizes()) call.put((uint64_t)extent);
+    for (int64_t stride : x.strides()) call.put((uint64_t)stride);
+    return true;
+}
+
+static bool put_int(const State &state, PyObject *input, Call &call) {
+    int overflow = 0;
+    if (!PyLong_CheckExact(input) || call.word_count + 8 > MAX_WORDS) return false;
+    if (state.replays) call.put((uint64_t)PyLong_AsLongLongAndOverflow(input, &overflow));
+    return !overflow;
+}
+
+static bool put_input(const State &state, PyObject *input, Call &call) {
+    if (call.word_count + 8 > MAX_WORDS) return false;
+    call.put((uint64_t)(uintptr_t)Py_TYPE(input));
+    if (THPVariable_CheckExact(input)) return put_tensor(state, input, call);
+    if (PyLong_CheckExact(input)) return put_int(state, input, call);
+    if (PyList_CheckExact(input) || PyTuple_CheckExact(input)) {
+        Py_ssize_t count = PySequence_Fast_GET_SIZE(input);
+        call.put((uint64_t)(state.replays ? count : 0));
+        for (Py_ssize_t n = 0; n < count; n++)
+            if (!put_int(state, PySequence_Fast_GET_ITEM(input, n), call)) return false;
+    } else if (state.replays && PyFloat_CheckExact(input)) {
+        double real = PyFloat_AS_DOUBLE(input);
+        memcpy(&call.words[call.word_count++], &real, sizeof real);
+    } else if (state.replays) call.put((uint64_t)(uintptr_t)input);
+    return true;
+}
+
+/* Read a call; false where it is not one of those that are known here. */
+static bool read(const State &state, PyObject *args, PyObject *keywords, Call &call) {
+    if (!put_inputs(state, args, keywords, call) || !put_thread(call)) return false;
+    for (int n = 0; n < call.count; n++)
+        if (!put_input(state, call.inputs[n], call)) return false;
+    call.wants_gradient = call.wants_gradient && at::GradMode::is_enabled();
+    call.put(call.wants_gradient);
+    return true;
+}
+
+static std::shared_ptr<Kind> met(State &state, const Call &call) {
+    size_t bytes = (size_t)call.word_count * sizeof *call.words;
+    if (state.last.size() == bytes && memcmp(state.last.data(), call.words, bytes) == 0) return state.last_kind;
+    std::string key((const char *)call.words, bytes);
+    auto found = state.kinds.find(key);
+    if (found == state.kinds.end()) return nullptr;
+    state.last = key;
+    return state.last_kind = found->second;
+}
+
+/* Take what a watched call did: (made, results, launches), or None where it cannot be repeated. */
+static void take_plan(Kind &kind, py::handle plan) {
+    kind.made.clear(), kind.results.clear(), kind.launches.clear();
+    kind.is_new = plan.ptr() == Py_False; /* it could not be watched now */
+    if (plan.is_none() || kind.is_new) return;
+    auto parts = py::reinterpret_borrow<py::tuple>(plan);
+    for (py::handle each : parts[0]) {
+        const Tensor &x = THPVariable_Unpack(each.ptr());
+        kind.made.push_back({x.sizes().vec(), x.strides().vec(), x.options().requires_grad(c10::nullopt)});
+    }
+    for (py::handle each : parts[1]) kind.results.push_back(each.cast<size_t>());
+    for (py::handle each : parts[2]) {
+        auto launch = py::reinterpret_borrow<py::tuple>(each);
+        kind.launches.push_back({launch[0], launch[2], launch[1].cast<std::vector<int>>()});
+    }
+}
+
+/* Launch once more with these pointers; false where that has to be Python's. */
+static bool launch_again(const Launch &launch, const std::vector<uint64_t> &pointers) {
+    Py_ssize_t count = (Py_ssize_t)launch.places.size();
+    py::object values = owned(PyTuple_New(count));
+    for (Py_ssize_t n = 0; n < count; n++) {
+        int place = launch.places[n];
+        PyObject *value = place < 0 ? Py_NewRef(PyTuple_GET_ITEM(launch.constants.ptr(), n))
+                                    : PyLong_FromUnsignedLongLong(pointers[place]);
+        if (value == nullptr) fail();
+        PyTuple_SET_ITEM(values.ptr(), n, value);
+    }
+    return owned(PyObject_CallOneArg(launch.again.ptr(), values.ptr())).ptr() == Py_True;
+}
+
+/* Do what the first call of a kind did. Results are new memory, so what was launched of a call that fails is lost. */
+static bool replay(const Kind &kind, const Call &call, variable_list &results) {
+    std::vector<uint64_t> pointers;
+    variable_list made;
+    pointers.reserve(call.tensors.size() + kind.made.size()), made.reserve(kind.made.size());
+    for (const Tensor &x : call.tensors) pointers.push_back((uint64_t)(uintptr_t)x.mutable_data_ptr());
+    for (const Made &each : kind.made) {
+        made.push_back(at::empty_strided(each.sizes, each.strides, each.options));
+        pointers.push_back((uint64_t)(uintptr_t)made.back().mutable_data_ptr());
+        if (!pointers.back() || pointers.back() & 15) return false;
+    }
+    for (const Launch &each : kind.launches)
+        if (!launch_again(each, pointers)) return false;
+    for (size_t place : kind.results) results.push_back(made[place]);
+    return true;
+}
+
+/* Put the tensors of what a function returned into `results`; false for what a call like this must not return. */
+static bool take_results(const State &state, const Call &call, py::handle object, variable_list &results) {
+    if (PyTuple_CheckExact(object.ptr()) || PyList_CheckExact(object.ptr())) {
+        for (Py_ssize_t n = 0; n < PySequence_Fast_GET_SIZE(object.ptr()); n++)
+            if (!take_results(state, call, PySequence_Fast_GET_ITEM(object.ptr(), n), results)) return false;
+        return true;
+    }
+    if (object.is_none()) return !call.wants_gradient;
+    if (!THPVariable_CheckExact(object.ptr())) return false;
+    Tensor x = THPVariable_Unpack(object.ptr());
+    if (state.checks) { /* of our own operators none returns memory that another one has */
+        if (!x.has_storage()) return false;
+        for (const variable_list *others : {&call.tensors, (const variable_list *)&results})
+            for (const Tensor &other : *others)
+                if (other.is_alias_of(x)) return false;
+    }
+    results.push_back(std::move(x));
+    return true;
+}
+
+/* Compute a call: `object` is what Python's function returned, and nothing after a replay; false where Python has to. */
+static bool compute(const State &state, Kind &kind, const Call &call, variable_list &results, py::object &object) {
+    at::AutoGradMode none(false); /* gradients are the operator's, not the kernels' */
+    if (!kind.launches.empty()) {
+        if (replay(kind, call, results)) return true;
+        results.clear(), kind.launches.clear();
+        kind.is_new = ++kind.failures < MAX_FAILURES;
+    }
+    if (kind.is_new && state.replays) {
+        py::object both = owned(PyObject_Call(state.watch.ptr(), call.tuple().ptr(), nullptr));
+        object = both[py::int_(0)];
+        kind.is_tuple = PyTuple_CheckExact(object.ptr());
+        take_plan(kind, both[py::int_(1)]);
+    } else object = owned(PyObject_Call(state.function.ptr(), call.tuple().ptr(), nullptr));
+    return take_results(state, call, object, results);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+
+/* What a backward function gets beside tensors: the inputs, Ellipsis in the place of each tensor. */
+struct Kept : torch::CustomClassHolder {
+    py::object finish, inputs;
+    Kept(py::object finish, py::object inputs) : finish(std::move(finish)), inputs(std::move(inputs)) {}
+    ~Kept() override {
+        py::gil_scoped_acquire lock;
+        finish = py::object(), inputs = py::object();
+    }
+};
+
+struct Refused {}; /* a call that is Python's */
+
+struct Gradient : torch::autograd::Function<Gradient> {
+    static variable_list forward(AutogradContext *context, at::TensorList, State *state, Kind *kind, Call *call) {
+        variable_list results, saved;
+        py::object object, inputs = owned(PyTuple_New(call->count));
+        if (!compute(*state, *kind, *call, results, object)) throw Refused();
+        if (state->is_single != (object ? THPVariable_CheckExact(object.ptr()) : !kind->is_tuple)) throw Refused();
+        for (int place : state->saved)
+            if (place < 0) saved.insert(saved.end(), results.begin(), results.end());
+            else if (THPVariable_CheckExact(call->inputs[place])) saved.push_back(THPVariable_Unpack(call->inputs[place]));
+        for (int n = 0; n < call->count; n++)
+            PyTuple_SET_ITEM(inputs.ptr(), n,
+                             Py_NewRef(THPVariable_CheckExact(call->inputs[n]) ? Py_Ellipsis : call->inputs[n]));
+        context->save_for_backward(std::move(saved));
+        if (state->may_be_none) context->set_materialize_grads(false);
+        context->saved_data["kept"] = at::IValue::make_capsule(c10::make_intrusive<Kept>(state->finish, inputs));
+        return results;
+    }
+
+    static variable_list backward(AutogradContext *context, variable_list gradients) {
+        variable_list saved = context->get_saved_variables();
+        py::gil_scoped_acquire lock;
+        auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["kept"].toCapsule());
+        py::list needs;
+        for (py::handle input : kept->inputs)
+            if (input.is(py::ellipsis())) needs.append(context->needs_input_grad(needs.size()));
+        py::object tensors = owned(THPVariable_WrapList(saved)), given = owned(THPVariable_WrapList(gradients));
+        py::object found = owned(PyObject_CallFunctionObjArgs(kept->finish.ptr(), kept->inputs.ptr(), tensors.ptr(),
+                                                              needs.ptr(), given.ptr(), nullptr));
+        variable_list answer = THPVariable_UnpackList(found.ptr());
+        answer.resize(needs.size() + 3); /* forward's last parameters have none */
+        return answer;
+    }
+};
+
+/* ---- what is called ------------------------------------------------------------------------------------------------- */
+
+static PyObject *run(State &state, Kind &kind, Call &call) {
+    variable_list results;
+    py::object object;
+    if (call.wants_gradient) {
+        State *of = &state;
+        Kind *how = &kind;
+        Call *what = &call;
+        at::TensorList tensors = call.tensors;
+        try {
+            results = Gradient::apply(tensors, of, how, what);
+        } catch (const Refused &) {
+            return Py_NewRef(Py_NotImplemented);
+        }
+    } else if (!compute(state, kind, call, results, object)) return Py_NewRef(Py_NotImplemented);
+    if (object) return object.release().ptr();
+    if (state.is_single) return THPVariable_Wrap(std::move(results[0]));
+    py::tuple all(results.size());
+    for (size_t n = 0; n < results.size(); n++) PyTuple_SET_ITEM(all.ptr(), n, THPVariable_Wrap(std::move(results[n])));
+    return all.release().ptr();
+}
+
+/* calls(args, keywords) */
+static PyObject *calls_call(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {
+    HANDLE_TH_ERRORS
+    State &state = *((Calls *)self)->state;
+    Call call;
+    if (((Calls *)self)->state == nullptr) return Py_NewRef(Py_NotImplemented);
+    if (state.is_stale || !read(state, args[0], args[1], call)) return Py_NewRef(Py_NotImplemented);
+    auto kind = met(state, call);
+    if (kind == nullptr) return Py_NewRef(Py_NotImplemented);
+    for (const Guard &guard : state.guards)
+        if (!guard.holds()) {
+            state.is_stale = true;
+            return Py_NewRef(Py_NotImplemented);
+        }
+    return run(state, *kind, call);
+    END_HANDLE_TH_ERRORS
+}
+
+/* add(args, keywords): do calls like this one here, which Python has looked at; False where that cannot be. */
+static PyObject *calls_add(PyObject *self, PyObject *both) {
+    HANDLE_TH_ERRORS
+    State &state = *((Calls *)self)->state;
+    PyObject *args, *keywords;
+    if (!PyArg_ParseTuple(both, "O!O!", &PyTuple_Type, &args, &PyDict_Type, &keywords)) return nullptr;
+    if (state.kinds.size() >= MAX_KINDS) {
+        state.kinds.clear(), state.last.clear(), state.last_kind.reset();
+        state.replays = false, state.guards.clear();
+    }
+    Call call;
+    call.is_looked_at = true;
+    if (state.is_stale || !read(state, args, keywords, call)) Py_RETURN_FALSE;
+    auto kind = std::make_shared<Kind>();
+    for (int n = 0; n < call.count; n++) {
+        if (!THPVariable_CheckExact(call.inputs[n]) && !PyLong_CheckExact(call.inputs[n]) &&
+            !PyFloat_CheckExact(call.inputs[n]))
+            kind->kept.push_back(py::reinterpret_borrow<py::object>(call.inputs[n]));
+    }
+    state.kinds[std::string((const char *)call.words, (size_t)call.word_count * sizeof *call.words)] = kind;
+    Py_RETURN_TRUE;
+    END_HANDLE_TH_ERRORS
+}
+
+static int calls_init(PyObject *self, PyObject *args, PyObject *) {
+    try {
+        auto given = py::reinterpret_borrow<py::tuple>(args);
+        auto state = std::make_unique<State>();
+        state->function = given[0], state->watch = given[1], state->finish = given[2];
+        state->places = given[3], state->defaults = given[4], state->saved = given[5].cast<std::vector<int>>();
+        int flags = given[6].cast<int>();
+        state->replays = flags & 1, state->checks = flags & 2, state->is_single = flags & 4;
+        state->may_be_none = flags & 8;
+        for (py::handle each : given[7]) {
+            auto guard = py::reinterpret_borrow<py::tuple>(each);
+            state->guards.push_back({guard[0], guard[1], guard[2]});
+        }
+        ((Calls *)self)->state = state.release(), ((Calls *)self)->call = calls_call;
+        return 0;
+    } catch (py::error_already_set &error) {
+        error.restore();
+    } catch (const std::exception &error) {
+        PyErr_SetString(PyExc_ValueError, error.what());
+    }
+    return -1;
+}
+
+static int calls_traverse(PyObject *self, visitproc visit, void *arg) {
+    State *state = ((Calls *)self)->state;
+    Py_VISIT(Py_TYPE(self));
+    if (state == nullptr) return 0;
+    for (const py::object *each : {&state->function, &state->watch, &state->finish}) Py_VISIT(each->ptr());
+    for (const Guard &guard : state->guards) Py_VISIT(guard.value.ptr());
+    return 0;
+}
+
+static int calls_clear(PyObject *self) {
+    State *state = ((Calls *)self)->state;
+    ((Calls *)self)->state = nullptr;
+    delete state;
+    return 0;
+}
+
+static void calls_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    calls_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *is_stale(PyObject *self, void *) { return PyBool_FromLong(((Calls *)self)->state->is_stale); }
+
+static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Calls, call), READONLY, nullptr}, {}};
+static PyMethodDef methods[] = {{"add", calls_add, METH_VARARGS, nullptr}, {}};
+static PyGetSetDef properties[] = {{"is_stale", is_stale, nullptr, nullptr, nullptr}, {}};
+static PyType_Slot slots[] = {{Py_tp_new, (void *)PyType_GenericNew}, {Py_tp_init, (void *)calls_init},
+                              {Py_tp_dealloc, (void *)calls_dealloc}, {Py_tp_traverse, (void *)calls_traverse},
+                              {Py_tp_clear, (void *)calls_clear}, {Py_tp_call, (void *)PyVectorcall_Call},
+                              {Py_tp_members, members}, {Py_tp_methods, methods}, {Py_tp_getset, properties}, {}};
+static PyType_Spec spec = {"tilewright_operators.Calls", sizeof(Calls), 0, 
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tilewright_operators", nullptr, -1};
+
+PyMODINIT_FUNC PyInit_tilewright_operators() {
+    PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&spec);
+    if (module == nullptr || type == nullptr || PyModule_AddObjectRef(module, "Calls", type) < 0) return nullptr;
+    return module;
+}
