@@ -119,7 +119,7 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     for name, content in kept.items():
         if is_ours(name) and name not in WRITTEN_OUT:
             kept[name] = lean(content, name, shown)
-        elif name.startswith(PACKAGE) and name.endswith((".c", ".h")):
+        elif name.startswith(PACKAGE) and name.endswith((".c", ".h", ".cpp")):
             kept[name] = lean_c(content)
     if examples:
         kept[ARCHIVE] = packed((name[len(EXAMPLES) :], content) for name, content in examples.items())

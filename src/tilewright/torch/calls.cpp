@@ -9,10 +9,12 @@
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <structmember.h>
 #include <unordered_map>
 
@@ -20,6 +22,8 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 namespace py = pybind11;
+
+namespace tilewright {
 
 static const int MAX_ARGUMENTS = 32, MAX_WORDS = 256;
 static const size_t MAX_KINDS = 1024; /* of one operator; from there on its function is called each time */
@@ -47,22 +51,46 @@ struct Guard {
     }
 };
 
+static py::object borrowed(PyObject *object) { return py::reinterpret_borrow<py::object>(object); }
+
+/* Without the interpreter's lock: an allocation may wait for the device. */
+struct Unlocked {
+    PyThreadState *state = PyEval_SaveThread();
+    ~Unlocked() { PyEval_RestoreThread(state); }
+};
+
 struct Made { std::vector<int64_t> sizes, strides; at::TensorOptions options; };
 struct Launch { py::object again, constants; std::vector<int> places; }; /* a place below 0 is a constant's */
 
-/* What is done for calls of one kind. */
-struct Kind {
-    bool is_new = true, is_tuple = false; /* `is_new`: its first call is watched */
-    int failures = 0;
-    std::vector<py::object> kept; /* what the key has the addresses of */
+struct Plan { /* what repeats a call */
+    bool is_tuple;
     std::vector<Made> made;
-    std::vector<Launch> launches; /* none: the function is called */
-    std::vector<size_t> results;
+    std::vector<size_t> results; /* places among those made */
+    std::vector<Launch> launches;
+};
+
+/* What a backward function gets beside tensors: the inputs, Ellipsis in the place of each tensor. */
+struct Kept : torch::CustomClassHolder {
+    py::object finish, inputs;
+    Kept(py::object finish, py::object inputs) : finish(std::move(finish)), inputs(std::move(inputs)) {}
+    ~Kept() override {
+        py::gil_scoped_acquire lock;
+        finish = py::object(), inputs = py::object();
+    }
+};
+
+/* Calls of one kind. */
+struct Kind {
+    bool is_new = true; /* its next call is watched */
+    int failures = 0;
+    std::vector<py::object> known; /* what the key has the addresses of */
+    std::shared_ptr<const Plan> plan; /* none: the function is called */
+    c10::intrusive_ptr<Kept> kept;    /* where inputs of a kind are equal */
 };
 
 struct State {
-    py::object function, watch, finish, places, defaults;
-    bool replays, checks, is_single, may_be_none, is_stale = false;
+    py::object function, watch, finish, places, defaults, observers;
+    bool repeats, checks, is_single, may_be_none, is_stale = false;
     std::vector<int> saved; /* places of inputs; -1 are the results */
     std::vector<Guard> guards;
     std::unordered_map<std::string, std::shared_ptr<Kind>> kinds;
@@ -128,7 +156,7 @@ static bool put_tensor(const State &state, PyObject *input, Call &call) {
     call.put(keys);
     call.wants_gradient |= x.requires_grad();
     call.tensors.push_back(x);
-    if (!state.replays) return true;
+    if (!state.repeats) return true;
     uint64_t low = (uint64_t)(uintptr_t)x.mutable_data_ptr(), same = 0;
     if (!low || call.word_count + 2 * x.dim() + 8 > MAX_WORDS) return false;
     for (const Tensor &other : call.tensors) /* one array in two places; a function may ask whether it is one object */
@@ -144,7 +172,7 @@ static bool put_tensor(const State &state, PyObject *input, Call &call) {
 static bool put_int(const State &state, PyObject *input, Call &call) {
     int overflow = 0;
     if (!PyLong_CheckExact(input) || call.word_count + 8 > MAX_WORDS) return false;
-    if (state.replays) call.put((uint64_t)PyLong_AsLongLongAndOverflow(input, &overflow));
+    if (state.repeats) call.put((uint64_t)PyLong_AsLongLongAndOverflow(input, &overflow));
     return !overflow;
 }
 
@@ -155,13 +183,13 @@ static bool put_input(const State &state, PyObject *input, Call &call) {
     if (PyLong_CheckExact(input)) return put_int(state, input, call);
     if (PyList_CheckExact(input) || PyTuple_CheckExact(input)) {
         Py_ssize_t count = PySequence_Fast_GET_SIZE(input);
-        call.put((uint64_t)(state.replays ? count : 0));
+        call.put((uint64_t)(state.repeats ? count : 0));
         for (Py_ssize_t n = 0; n < count; n++)
             if (!put_int(state, PySequence_Fast_GET_ITEM(input, n), call)) return false;
-    } else if (state.replays && PyFloat_CheckExact(input)) {
+    } else if (state.repeats && PyFloat_CheckExact(input)) {
         double real = PyFloat_AS_DOUBLE(input);
         memcpy(&call.words[call.word_count++], &real, sizeof real);
-    } else if (state.replays) call.put((uint64_t)(uintptr_t)input);
+    } else if (state.repeats) call.put((uint64_t)(uintptr_t)input);
     return true;
 }
 
@@ -185,21 +213,23 @@ static std::shared_ptr<Kind> met(State &state, const Call &call) {
     return state.last_kind = found->second;
 }
 
-/* Take what a watched call did: (made, results, launches), or None where it cannot be repeated. */
-static void take_plan(Kind &kind, py::handle plan) {
-    kind.made.clear(), kind.results.clear(), kind.launches.clear();
-    kind.is_new = plan.ptr() == Py_False; /* it could not be watched now */
-    if (plan.is_none() || kind.is_new) return;
-    auto parts = py::reinterpret_borrow<py::tuple>(plan);
+/* Take what a watched call did: (made, results, launches); None where it cannot be repeated, False where it was not watched. */
+static void take_plan(Kind &kind, py::handle given, bool is_tuple) {
+    kind.is_new = given.ptr() == Py_False;
+    if (given.is_none() || kind.is_new) return;
+    auto parts = py::reinterpret_borrow<py::tuple>(given);
+    auto plan = std::make_shared<Plan>();
+    plan->is_tuple = is_tuple;
     for (py::handle each : parts[0]) {
         const Tensor &x = THPVariable_Unpack(each.ptr());
-        kind.made.push_back({x.sizes().vec(), x.strides().vec(), x.options().requires_grad(c10::nullopt)});
+        plan->made.push_back({x.sizes().vec(), x.strides().vec(), x.options()});
     }
-    for (py::handle each : parts[1]) kind.results.push_back(each.cast<size_t>());
+    for (py::handle each : parts[1]) plan->results.push_back(each.cast<size_t>());
     for (py::handle each : parts[2]) {
         auto launch = py::reinterpret_borrow<py::tuple>(each);
-        kind.launches.push_back({launch[0], launch[2], launch[1].cast<std::vector<int>>()});
+        plan->launches.push_back({launch[0], launch[2], launch[1].cast<std::vector<int>>()});
     }
+    if (!plan->launches.empty()) kind.plan = plan;
 }
 
 /* Launch once more with these pointers; false where that has to be Python's. */
@@ -217,19 +247,22 @@ static bool launch_again(const Launch &launch, const std::vector<uint64_t> &poin
 }
 
 /* Do what the first call of a kind did. Results are new memory, so what was launched of a call that fails is lost. */
-static bool replay(const Kind &kind, const Call &call, variable_list &results) {
+static bool repeat(const Plan &plan, const Call &call, variable_list &results) {
     std::vector<uint64_t> pointers;
     variable_list made;
-    pointers.reserve(call.tensors.size() + kind.made.size()), made.reserve(kind.made.size());
+    pointers.reserve(call.tensors.size() + plan.made.size()), made.reserve(plan.made.size());
     for (const Tensor &x : call.tensors) pointers.push_back((uint64_t)(uintptr_t)x.mutable_data_ptr());
-    for (const Made &each : kind.made) {
-        made.push_back(at::empty_strided(each.sizes, each.strides, each.options));
-        pointers.push_back((uint64_t)(uintptr_t)made.back().mutable_data_ptr());
+    {
+        Unlocked none;
+        for (const Made &each : plan.made) made.push_back(at::empty_strided(each.sizes, each.strides, each.options));
+    }
+    for (const Tensor &x : made) {
+        pointers.push_back((uint64_t)(uintptr_t)x.mutable_data_ptr());
         if (!pointers.back() || pointers.back() & 15) return false;
     }
-    for (const Launch &each : kind.launches)
+    for (const Launch &each : plan.launches)
         if (!launch_again(each, pointers)) return false;
-    for (size_t place : kind.results) results.push_back(made[place]);
+    for (size_t place : plan.results) results.push_back(made[place]);
     return true;
 }
 
@@ -253,66 +286,72 @@ static bool take_results(const State &state, const Call &call, py::handle object
     return true;
 }
 
-/* Compute a call: `object` is what Python's function returned, and nothing after a replay; false where Python has to. */
-static bool compute(const State &state, Kind &kind, const Call &call, variable_list &results, py::object &object) {
+/* Compute a call. `object` is what Python's function returned, or nothing: then results are a tuple if `is_tuple`. */
+static bool compute(const State &state, Kind &kind, const Call &call, variable_list &results, py::object &object,
+                    bool &is_tuple) {
     at::AutoGradMode none(false); /* gradients are the operator's, not the kernels' */
-    if (!kind.launches.empty()) {
-        if (replay(kind, call, results)) return true;
-        results.clear(), kind.launches.clear();
+    bool is_observed = PyDict_GET_SIZE(state.observers.ptr()) != 0;
+    auto plan = kind.plan;
+    if (plan != nullptr && !is_observed) {
+        is_tuple = plan->is_tuple;
+        if (repeat(*plan, call, results)) return true;
+        results.clear(), kind.plan.reset();
         kind.is_new = ++kind.failures < MAX_FAILURES;
     }
-    if (kind.is_new && state.replays) {
+    if (kind.is_new && state.repeats && !is_observed) {
         py::object both = owned(PyObject_Call(state.watch.ptr(), call.tuple().ptr(), nullptr));
         object = both[py::int_(0)];
-        kind.is_tuple = PyTuple_CheckExact(object.ptr());
-        take_plan(kind, both[py::int_(1)]);
+        take_plan(kind, both[py::int_(1)], PyTuple_CheckExact(object.ptr()));
     } else object = owned(PyObject_Call(state.function.ptr(), call.tuple().ptr(), nullptr));
+    is_tuple = !THPVariable_CheckExact(object.ptr());
     return take_results(state, call, object, results);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------------------------------ */
 
-/* What a backward function gets beside tensors: the inputs, Ellipsis in the place of each tensor. */
-struct Kept : torch::CustomClassHolder {
-    py::object finish, inputs;
-    Kept(py::object finish, py::object inputs) : finish(std::move(finish)), inputs(std::move(inputs)) {}
-    ~Kept() override {
-        py::gil_scoped_acquire lock;
-        finish = py::object(), inputs = py::object();
-    }
-};
-
 struct Refused {}; /* a call that is Python's */
+
+static py::object list_of(const variable_list &tensors) {
+    py::list all;
+    for (const Tensor &x : tensors) all.append(owned(THPVariable_Wrap(x)));
+    return std::move(all);
+}
+
+static c10::intrusive_ptr<Kept> kept_of(const State &state, Kind &kind, const Call &call) {
+    if (kind.kept) return kind.kept;
+    py::object inputs = call.tuple();
+    for (int n = 0; n < call.count; n++)
+        if (THPVariable_CheckExact(call.inputs[n])) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
+    auto kept = c10::make_intrusive<Kept>(state.finish, inputs);
+    if (state.repeats) kind.kept = kept;
+    return kept;
+}
 
 struct Gradient : torch::autograd::Function<Gradient> {
     static variable_list forward(AutogradContext *context, at::TensorList, State *state, Kind *kind, Call *call) {
         variable_list results, saved;
-        py::object object, inputs = owned(PyTuple_New(call->count));
-        if (!compute(*state, *kind, *call, results, object)) throw Refused();
-        if (state->is_single != (object ? THPVariable_CheckExact(object.ptr()) : !kind->is_tuple)) throw Refused();
+        py::object object;
+        bool is_tuple;
+        if (!compute(*state, *kind, *call, results, object, is_tuple) || is_tuple == state->is_single) throw Refused();
         for (int place : state->saved)
             if (place < 0) saved.insert(saved.end(), results.begin(), results.end());
             else if (THPVariable_CheckExact(call->inputs[place])) saved.push_back(THPVariable_Unpack(call->inputs[place]));
-        for (int n = 0; n < call->count; n++)
-            PyTuple_SET_ITEM(inputs.ptr(), n,
-                             Py_NewRef(THPVariable_CheckExact(call->inputs[n]) ? Py_Ellipsis : call->inputs[n]));
-        context->save_for_backward(std::move(saved));
+        if (!saved.empty()) context->save_for_backward(std::move(saved));
         if (state->may_be_none) context->set_materialize_grads(false);
-        context->saved_data["kept"] = at::IValue::make_capsule(c10::make_intrusive<Kept>(state->finish, inputs));
+        context->saved_data["kept"] = at::IValue::make_capsule(kept_of(*state, *kind, *call));
         return results;
     }
 
     static variable_list backward(AutogradContext *context, variable_list gradients) {
-        variable_list saved = context->get_saved_variables();
+        variable_list saved = context->get_saved_variables(), answer;
         py::gil_scoped_acquire lock;
         auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["kept"].toCapsule());
         py::list needs;
         for (py::handle input : kept->inputs)
-            if (input.is(py::ellipsis())) needs.append(context->needs_input_grad(needs.size()));
-        py::object tensors = owned(THPVariable_WrapList(saved)), given = owned(THPVariable_WrapList(gradients));
-        py::object found = owned(PyObject_CallFunctionObjArgs(kept->finish.ptr(), kept->inputs.ptr(), tensors.ptr(),
-                                                              needs.ptr(), given.ptr(), nullptr));
-        variable_list answer = THPVariable_UnpackList(found.ptr());
+            if (input.ptr() == Py_Ellipsis) needs.append(context->needs_input_grad(needs.size()));
+        py::object found = owned(PyObject_CallFunctionObjArgs(kept->finish.ptr(), kept->inputs.ptr(), list_of(saved).ptr(),
+                                                              needs.ptr(), list_of(gradients).ptr(), nullptr));
+        for (py::handle each : found) answer.push_back(each.is_none() ? Tensor() : THPVariable_Unpack(each.ptr()));
         answer.resize(needs.size() + 3); /* forward's last parameters have none */
         return answer;
     }
@@ -323,19 +362,17 @@ struct Gradient : torch::autograd::Function<Gradient> {
 static PyObject *run(State &state, Kind &kind, Call &call) {
     variable_list results;
     py::object object;
+    bool is_tuple = !state.is_single;
     if (call.wants_gradient) {
-        State *of = &state;
-        Kind *how = &kind;
-        Call *what = &call;
         at::TensorList tensors = call.tensors;
         try {
-            results = Gradient::apply(tensors, of, how, what);
+            results = Gradient::apply(tensors, &state, &kind, &call);
         } catch (const Refused &) {
             return Py_NewRef(Py_NotImplemented);
         }
-    } else if (!compute(state, kind, call, results, object)) return Py_NewRef(Py_NotImplemented);
+    } else if (!compute(state, kind, call, results, object, is_tuple)) return Py_NewRef(Py_NotImplemented);
     if (object) return object.release().ptr();
-    if (state.is_single) return THPVariable_Wrap(std::move(results[0]));
+    if (!is_tuple) return THPVariable_Wrap(std::move(results[0]));
     py::tuple all(results.size());
     for (size_t n = 0; n < results.size(); n++) PyTuple_SET_ITEM(all.ptr(), n, THPVariable_Wrap(std::move(results[n])));
     return all.release().ptr();
@@ -346,7 +383,6 @@ static PyObject *calls_call(PyObject *self, PyObject *const *args, size_t flags,
     HANDLE_TH_ERRORS
     State &state = *((Calls *)self)->state;
     Call call;
-    if (((Calls *)self)->state == nullptr) return Py_NewRef(Py_NotImplemented);
     if (state.is_stale || !read(state, args[0], args[1], call)) return Py_NewRef(Py_NotImplemented);
     auto kind = met(state, call);
     if (kind == nullptr) return Py_NewRef(Py_NotImplemented);
@@ -367,16 +403,15 @@ static PyObject *calls_add(PyObject *self, PyObject *both) {
     if (!PyArg_ParseTuple(both, "O!O!", &PyTuple_Type, &args, &PyDict_Type, &keywords)) return nullptr;
     if (state.kinds.size() >= MAX_KINDS) {
         state.kinds.clear(), state.last.clear(), state.last_kind.reset();
-        state.replays = false, state.guards.clear();
+        state.repeats = false, state.guards.clear();
     }
     Call call;
     call.is_looked_at = true;
     if (state.is_stale || !read(state, args, keywords, call)) Py_RETURN_FALSE;
     auto kind = std::make_shared<Kind>();
-    for (int n = 0; n < call.count; n++) {
-        if (!THPVariable_CheckExact(call.inputs[n]) && !PyLong_CheckExact(call.inputs[n]) &&
-            !PyFloat_CheckExact(call.inputs[n]))
-            kind->kept.push_back(py::reinterpret_borrow<py::object>(call.inputs[n]));
+    for (int n = 0; n < call.count; n++) { /* None, True and False stay where they are */
+        PyObject *input = call.inputs[n];
+        if (PyUnicode_CheckExact(input) || THPDtype_Check(input)) kind->known.push_back(borrowed(input));
     }
     state.kinds[std::string((const char *)call.words, (size_t)call.word_count * sizeof *call.words)] = kind;
     Py_RETURN_TRUE;
@@ -389,8 +424,9 @@ static int calls_init(PyObject *self, PyObject *args, PyObject *) {
         auto state = std::make_unique<State>();
         state->function = given[0], state->watch = given[1], state->finish = given[2];
         state->places = given[3], state->defaults = given[4], state->saved = given[5].cast<std::vector<int>>();
+        state->observers = given[8];
         int flags = given[6].cast<int>();
-        state->replays = flags & 1, state->checks = flags & 2, state->is_single = flags & 4;
+        state->repeats = flags & 1, state->checks = flags & 2, state->is_single = flags & 4;
         state->may_be_none = flags & 8;
         for (py::handle each : given[7]) {
             auto guard = py::reinterpret_borrow<py::tuple>(each);
@@ -431,6 +467,9 @@ static void calls_dealloc(PyObject *self) {
 }
 
 static PyObject *is_stale(PyObject *self, void *) { return PyBool_FromLong(((Calls *)self)->state->is_stale); }
+
+} // namespace tilewright
+using namespace tilewright;
 
 static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Calls, call), READONLY, nullptr}, {}};
 static PyMethodDef methods[] = {{"add", calls_add, METH_VARARGS, nullptr}, {}};

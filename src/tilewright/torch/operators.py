@@ -212,8 +212,10 @@ class Operator(Generic[P, R]):
         run: Callable[..., Any] = function
         self._gradient, self._calls = None, None
         if setup is None:
-            self._gradient = plan = _Backward(self, function)
+            plan = _Backward(self, function)
             run, setup = plan.run, plan.setup
+            if all(str(x.type) == "Tensor" for x in self.overload._schema.returns):
+                self._gradient = plan
         self._definition.register_autograd(run, setup_context=setup)
         parts = {"forward": self.__call__, "backward": run, "setup_context": setup}
         if self._vmap is not None:

@@ -192,13 +192,20 @@ def _plan(result: Any, args: tuple[Any, ...], script: Script, mode: _Allocations
     for n, x in enumerate((*given, *mode.made)):
         if places.setdefault(x.data_ptr(), n) != n and n >= len(given):
             return None  # without elements
-    identities = {id(x): n for n, x in enumerate(mode.made)}
-    results = [identities.get(id(x), -1) for x in (result if type(result) is tuple else (result,))]
+    # Not by identity: under a mode, PyTorch's factories hand out another tensor with the same memory.
+    kinds = [_kind(x) for x in mode.made]
+    parts = result if type(result) is tuple else (result,)
+    results = [kinds.index(kind) if (kind := _kind(x)) in kinds else -1 for x in parts]
     launches = [_launch(launcher, values, places) for launcher, values in script.launches]
     is_here = all(x.device == given[0].device and not x.storage_offset() for x in (*given[:1], *mode.made))
     if not is_here or -1 in results or None in launches or len(set(results)) != len(results):
         return None
     return mode.made, results, launches
+
+
+def _kind(x: Any) -> tuple[Any, ...]:
+    """Return what two tensors agree in that are one array."""
+    return (x.data_ptr(), x.shape, x.stride(), x.dtype) if type(x) is torch.Tensor else ()
 
 
 def _launch(launcher: Any, values: tuple[Any, ...], places: dict[int, int]) -> Any:
@@ -231,4 +238,4 @@ def calls_of(
         return watched(function, *args)
 
     finish = None if gradient is None else gradient.finish
-    return made.Calls(function, watch, finish, places, defaults, saved, flags, guards or [])
+    return made.Calls(function, watch, finish, places, defaults, saved, flags, guards or [], observers)
