@@ -32,6 +32,7 @@ from tilewright.runtime.folders import find_folder, make_folder, read_private, r
 VARIABLE = "TILEWRIGHT_LAUNCHER"
 SUFFIX = ".so"
 
+_PACKAGE = Path(__file__).parents[1]
 _CHOICES = ("auto", "compiled", "python")
 _FLAGS = ("-O2", "-fPIC", "-shared", "-w")
 _DIGEST_BYTES = 32  # of the file, behind it: a loader looks at what the headers name, and a file may be cut short
@@ -54,15 +55,16 @@ class _State:
 class Extension:
     """A module that is compiled on the user's machine: its name, its sources, and how it is made.
 
-    `sources` are files, of which the first is compiled, `compilers` the variable that names a compiler and the names to
-    look for, `given` returns what the compiler is told beside flags. `what` and `begins` are words for the report.
+    `sources` are files of the package, of which the first is compiled, `compilers` the variable that names a compiler and
+    the names to look for, `given` returns what the compiler is told beside flags. `what` and `begins` are words for the
+    report.
     """
 
     name: str
     variable: str
     what: str
     begins: str
-    sources: tuple[Path, ...]
+    sources: tuple[str, ...]
     language: str
     compilers: tuple[str, ...]
     given: Callable[[], tuple[str, ...]]
@@ -159,8 +161,8 @@ class Extension:
         if self._compiler() is None:
             variable, *names, last = self.compilers
             return f"there is no {self.language} compiler: neither {variable} nor {', '.join(names)} or {last}"
-        if not all(source.exists() for source in self.sources):
-            return f"its source is not in {self.sources[0].parent}"
+        if not all(name in _packed() or (_PACKAGE / name).exists() for name in self.sources):
+            return f"its source is not in {_PACKAGE}"
         return find_folder().refusal
 
     def _compiler(self) -> str | None:
@@ -212,9 +214,12 @@ class Extension:
         make_folder(path.parent, follow=False)
         handle, name = tempfile.mkstemp(suffix=".part", dir=path.parent)
         os.close(handle)
+        folder = Path(tempfile.mkdtemp())
         try:
-            source = str(self.sources[0])
-            command = [str(self._compiler()), *_FLAGS, f"-I{_headers()}", source, "-o", name, *self.given()]
+            files = [folder / Path(source).name for source in self.sources]
+            for file, source in zip(files, self.sources, strict=True):
+                file.write_bytes(_text(source))
+            command = [str(self._compiler()), *_FLAGS, f"-I{_headers()}", str(files[0]), "-o", name, *self.given()]
             try:
                 done = subprocess.run(
                     command, capture_output=True, text=True, timeout=_SECONDS, umask=0o077, check=False
@@ -225,12 +230,25 @@ class Extension:
                 lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
                 return f"{command[0]} does not compile it: {lines[0]}"
             data = Path(name).read_bytes()
-            with open(name, "ab") as file:
-                file.write(hashlib.sha256(data).digest())
+            with open(name, "ab") as made:
+                made.write(hashlib.sha256(data).digest())
             os.replace(name, path)
             return None
         finally:
             remove(Path(name))
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def _packed() -> dict[str, bytes]:
+    """Return the sources that a wheel holds in one file, in which they take less: names and texts in turn."""
+    file = _PACKAGE / "native.txt"
+    parts = file.read_bytes().split(b"\0") if file.exists() else []
+    return {name.decode(): text for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _text(source: str) -> bytes:
+    return _packed().get(source) or (_PACKAGE / source).read_bytes()
 
 
 def _headers() -> Path:
@@ -238,8 +256,8 @@ def _headers() -> Path:
 
 
 @cache
-def _key(sources: tuple[Path, ...], given: tuple[str, ...], compiler: str, changed: int) -> str:
-    parts = [*(source.read_bytes() for source in sources), repr((_FLAGS, given)).encode()]
+def _key(sources: tuple[str, ...], given: tuple[str, ...], compiler: str, changed: int) -> str:
+    parts = [*map(_text, sources), repr((_FLAGS, given)).encode()]
     abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
     parts.append(f"{abi} {sys.hexversion >> 16:x} {compiler} {changed}".encode())
     digest = hashlib.sha256()
@@ -253,7 +271,7 @@ LAUNCHER = Extension(
     VARIABLE,
     "the compiled launcher",
     "the first launch on a GPU",
-    tuple(Path(__file__).parent / "native" / name for name in ("launcher.c", "calls.h", "form.h")),
+    ("runtime/native/launcher.c", "runtime/native/calls.h", "runtime/native/form.h"),
     "C",
     ("CC", "cc", "gcc", "clang"),
     tuple,

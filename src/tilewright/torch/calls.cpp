@@ -15,7 +15,6 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
-#include <structmember.h>
 #include <unordered_map>
 
 using at::Tensor;
@@ -90,19 +89,14 @@ struct Kind {
 
 struct State {
     py::object function, watch, finish, places, defaults, observers;
-    bool repeats, checks, is_single, may_be_none, is_stale = false;
+    bool repeats, checks, is_single, may_be_none;
+    bool is_stale = false; /* a guard does not hold any more */
     std::vector<int> saved; /* places of inputs; -1 are the results */
     std::vector<Guard> guards;
     std::unordered_map<std::string, std::shared_ptr<Kind>> kinds;
-    std::string last;
+    std::string last; /* the key of the kind that was met last */
     std::shared_ptr<Kind> last_kind;
 };
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc call;
-    State *state;
-} Calls;
 
 /* The inputs of a call, and the words by which calls of a kind are equal. */
 struct Call {
@@ -112,6 +106,7 @@ struct Call {
     PyObject *inputs[MAX_ARGUMENTS];
     variable_list tensors;
     void put(uint64_t word) { words[word_count++] = word; }
+    std::string key() const { return std::string((const char *)words, (size_t)word_count * sizeof *words); }
     py::object tuple() const {
         py::object all = owned(PyTuple_New(count));
         for (int n = 0; n < count; n++) PyTuple_SET_ITEM(all.ptr(), n, Py_NewRef(inputs[n]));
@@ -206,10 +201,9 @@ static bool read(const State &state, PyObject *args, PyObject *keywords, Call &c
 static std::shared_ptr<Kind> met(State &state, const Call &call) {
     size_t bytes = (size_t)call.word_count * sizeof *call.words;
     if (state.last.size() == bytes && memcmp(state.last.data(), call.words, bytes) == 0) return state.last_kind;
-    std::string key((const char *)call.words, bytes);
-    auto found = state.kinds.find(key);
+    auto found = state.kinds.find(call.key());
     if (found == state.kinds.end()) return nullptr;
-    state.last = key;
+    state.last = found->first;
     return state.last_kind = found->second;
 }
 
@@ -378,112 +372,71 @@ static PyObject *run(State &state, Kind &kind, Call &call) {
     return all.release().ptr();
 }
 
-/* calls(args, keywords) */
-static PyObject *calls_call(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {
+static State &state_of(PyObject *self) { return *(State *)PyCapsule_GetPointer(self, nullptr); }
+
+/* call(args, keywords) */
+static PyObject *call_met(PyObject *self, PyObject *const *args, Py_ssize_t) {
     HANDLE_TH_ERRORS
-    State &state = *((Calls *)self)->state;
+    State &state = state_of(self);
     Call call;
     if (state.is_stale || !read(state, args[0], args[1], call)) return Py_NewRef(Py_NotImplemented);
     auto kind = met(state, call);
     if (kind == nullptr) return Py_NewRef(Py_NotImplemented);
-    for (const Guard &guard : state.guards)
-        if (!guard.holds()) {
-            state.is_stale = true;
-            return Py_NewRef(Py_NotImplemented);
-        }
-    return run(state, *kind, call);
+    for (const Guard &guard : state.guards) state.is_stale |= !guard.holds();
+    return state.is_stale ? Py_NewRef(Py_NotImplemented) : run(state, *kind, call);
     END_HANDLE_TH_ERRORS
 }
 
-/* add(args, keywords): do calls like this one here, which Python has looked at; False where that cannot be. */
-static PyObject *calls_add(PyObject *self, PyObject *both) {
+/* add(args, keywords): make calls like this one from here on, which Python has looked at; False where that cannot be, None
+   where a variable has changed that the function reads. */
+static PyObject *add_kind(PyObject *self, PyObject *const *args, Py_ssize_t) {
     HANDLE_TH_ERRORS
-    State &state = *((Calls *)self)->state;
-    PyObject *args, *keywords;
-    if (!PyArg_ParseTuple(both, "O!O!", &PyTuple_Type, &args, &PyDict_Type, &keywords)) return nullptr;
+    State &state = state_of(self);
+    if (state.is_stale) Py_RETURN_NONE;
     if (state.kinds.size() >= MAX_KINDS) {
         state.kinds.clear(), state.last.clear(), state.last_kind.reset();
         state.repeats = false, state.guards.clear();
     }
     Call call;
     call.is_looked_at = true;
-    if (state.is_stale || !read(state, args, keywords, call)) Py_RETURN_FALSE;
+    if (!read(state, args[0], args[1], call)) Py_RETURN_FALSE;
     auto kind = std::make_shared<Kind>();
     for (int n = 0; n < call.count; n++) { /* None, True and False stay where they are */
         PyObject *input = call.inputs[n];
         if (PyUnicode_CheckExact(input) || THPDtype_Check(input)) kind->known.push_back(borrowed(input));
     }
-    state.kinds[std::string((const char *)call.words, (size_t)call.word_count * sizeof *call.words)] = kind;
+    state.kinds[call.key()] = kind;
     Py_RETURN_TRUE;
     END_HANDLE_TH_ERRORS
 }
 
-static int calls_init(PyObject *self, PyObject *args, PyObject *) {
-    try {
-        auto given = py::reinterpret_borrow<py::tuple>(args);
-        auto state = std::make_unique<State>();
-        state->function = given[0], state->watch = given[1], state->finish = given[2];
-        state->places = given[3], state->defaults = given[4], state->saved = given[5].cast<std::vector<int>>();
-        state->observers = given[8];
-        int flags = given[6].cast<int>();
-        state->repeats = flags & 1, state->checks = flags & 2, state->is_single = flags & 4;
-        state->may_be_none = flags & 8;
-        for (py::handle each : given[7]) {
-            auto guard = py::reinterpret_borrow<py::tuple>(each);
-            state->guards.push_back({guard[0], guard[1], guard[2]});
-        }
-        ((Calls *)self)->state = state.release(), ((Calls *)self)->call = calls_call;
-        return 0;
-    } catch (py::error_already_set &error) {
-        error.restore();
-    } catch (const std::exception &error) {
-        PyErr_SetString(PyExc_ValueError, error.what());
+static PyMethodDef call_def = {"call", (PyCFunction)(void *)call_met, METH_FASTCALL},
+                   add_def = {"add", (PyCFunction)(void *)add_kind, METH_FASTCALL};
+
+static void drop(PyObject *capsule) { delete &state_of(capsule); }
+
+/* calls(function, watch, finish, places, defaults, observers, saved, flags, guards) returns (call, add) for an operator. */
+static PyObject *calls(PyObject *, PyObject *args) {
+    HANDLE_TH_ERRORS
+    auto given = py::reinterpret_borrow<py::tuple>(args);
+    int flags = given[7].cast<int>();
+    auto state = new State{given[0], given[1], given[2], given[3], given[4], given[5], bool(flags & 1), bool(flags & 2),
+                           bool(flags & 4), bool(flags & 8)};
+    py::object capsule = owned(PyCapsule_New(state, nullptr, drop));
+    state->saved = given[6].cast<std::vector<int>>();
+    for (py::handle each : given[8]) {
+        auto guard = py::reinterpret_borrow<py::tuple>(each);
+        state->guards.push_back({guard[0], guard[1], guard[2]});
     }
-    return -1;
+    return py::make_tuple(owned(PyCFunction_New(&call_def, capsule.ptr())), owned(PyCFunction_New(&add_def, capsule.ptr())))
+        .release()
+        .ptr();
+    END_HANDLE_TH_ERRORS
 }
 
-static int calls_traverse(PyObject *self, visitproc visit, void *arg) {
-    State *state = ((Calls *)self)->state;
-    Py_VISIT(Py_TYPE(self));
-    if (state == nullptr) return 0;
-    for (const py::object *each : {&state->function, &state->watch, &state->finish}) Py_VISIT(each->ptr());
-    for (const Guard &guard : state->guards) Py_VISIT(guard.value.ptr());
-    return 0;
-}
+} /* namespace tilewright */
 
-static int calls_clear(PyObject *self) {
-    State *state = ((Calls *)self)->state;
-    ((Calls *)self)->state = nullptr;
-    delete state;
-    return 0;
-}
+static PyMethodDef functions[] = {{"calls", tilewright::calls, METH_VARARGS}, {}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tilewright_operators", nullptr, -1, functions};
 
-static void calls_dealloc(PyObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    calls_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyObject *is_stale(PyObject *self, void *) { return PyBool_FromLong(((Calls *)self)->state->is_stale); }
-
-} // namespace tilewright
-using namespace tilewright;
-
-static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Calls, call), READONLY, nullptr}, {}};
-static PyMethodDef methods[] = {{"add", calls_add, METH_VARARGS, nullptr}, {}};
-static PyGetSetDef properties[] = {{"is_stale", is_stale, nullptr, nullptr, nullptr}, {}};
-static PyType_Slot slots[] = {{Py_tp_new, (void *)PyType_GenericNew}, {Py_tp_init, (void *)calls_init},
-                              {Py_tp_dealloc, (void *)calls_dealloc}, {Py_tp_traverse, (void *)calls_traverse},
-                              {Py_tp_clear, (void *)calls_clear}, {Py_tp_call, (void *)PyVectorcall_Call},
-                              {Py_tp_members, members}, {Py_tp_methods, methods}, {Py_tp_getset, properties}, {}};
-static PyType_Spec spec = {"tilewright_operators.Calls", sizeof(Calls), 0, 
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tilewright_operators", nullptr, -1};
-
-PyMODINIT_FUNC PyInit_tilewright_operators() {
-    PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&spec);
-    if (module == nullptr || type == nullptr || PyModule_AddObjectRef(module, "Calls", type) < 0) return nullptr;
-    return module;
-}
+PyMODINIT_FUNC PyInit_tilewright_operators() { return PyModule_Create(&definition); }

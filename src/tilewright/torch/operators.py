@@ -77,7 +77,8 @@ class Operator(Generic[P, R]):
         self._function: Any = None  # Any: a class that is made
         self._apply: Callable[..., Any] | None = None
         self._gradient: _Backward | None = None
-        self._calls: Any = None  # Any: what makes calls in C++ that were met before, see repeats.py
+        self._calls: Any = None  # Any: what makes calls in C++ that were met before, and `_add` adds kinds; see repeats.py
+        self._add: Any = None
         self._renewals = 0
         self.ways: sharding.Rule | None = None  # what `sharding` was given
         self._vmap = None if vmap is None else _vmap_rule(self, vmap)
@@ -112,19 +113,14 @@ class Operator(Generic[P, R]):
 
     def _learn(self, given: tuple[Any, ...], kind: int) -> bool:
         """Let calls like this one be made in C++, where that is built; nothing has to be asked for them any more."""
-        calls, library = self._calls, repeats.library(given)
+        library = repeats.library(given)
         if library is None or (kind == WITH_GRADIENTS and self._gradient is None):
             return False
-        if calls is None or calls.is_stale:
-            self._renewals += calls is not None
-            checks, is_single = not self._is_ours, self._results == 1
-            function: Any = self.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
-            calls = self._calls = repeats.calls_of(
-                *(library, function, self._defaults, self._places, self._gradient, self._renewals),
-                checks=checks,
-                is_single=is_single,
-            )
-        return bool(calls.add(given, {}))
+        if self._calls is not None and (added := self._add(given, {})) is not None:
+            return bool(added)
+        self._renewals += 1
+        self._calls, self._add = repeats.calls_of(library, self, self._gradient, self._renewals)
+        return bool(self._add(given, {}))
 
     def _filled(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the inputs in order, defaults filled in; something else where the call is wrong, as torch will say."""
@@ -431,7 +427,7 @@ class _Backward:
     """What a backward function asks for by the names of its parameters, kept and handed over."""
 
     def __init__(self, operator: Operator[Any, Any], function: Callable[..., Any]) -> None:
-        self.operator, self.function = operator, function
+        self.name, self.defaults, self.function = operator.name, operator._defaults, function
         inputs = list(operator._signature.parameters)
         signature = inspect.signature(function).parameters
         parameters = list(signature)
@@ -456,7 +452,7 @@ class _Backward:
         saved: list[Any] = []
         plain: dict[str, Any] = {}
         places: dict[str, tuple[int, int | None]] = {}
-        given = (*inputs, *self.operator._defaults[len(inputs) :], output)
+        given = (*inputs, *self.defaults[len(inputs) :], output)
         for name, place in self.kept:
             value = given[place]
             if isinstance(value, torch.Tensor):
@@ -505,12 +501,12 @@ class _Backward:
         if not isinstance(found, Mapping):
             if len(self.tensors) != 1:
                 raise ArgumentError(
-                    f"the backward function of {self.operator.name} returned a {type(found).__name__}, "
+                    f"the backward function of {self.name} returned a {type(found).__name__}, "
                     f"and it has the tensors {', '.join(self.tensors)}",
                     help=f'return a dict: {{"{self.tensors[0]}": ...}}',
                 )
             found = {self.tensors[0]: found}
-        _check_names(self.operator.name, "the backward function", found, self.inputs)
+        _check_names(self.name, "the backward function", found, self.inputs)
         return found
 
 

@@ -10,6 +10,7 @@ are one, numbers and texts by their values. The variables that it reads are comp
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import math
 import threading
@@ -82,7 +83,7 @@ EXTENSION = compiled.Extension(
     "TILEWRIGHT_OPERATORS",
     "compiled calls of operators",
     "the first call of an operator on a GPU",
-    (Path(__file__).with_name("calls.cpp"),),
+    ("torch/calls.cpp",),
     "C++",
     ("CXX", "c++", "g++", "clang++"),
     _given,
@@ -218,24 +219,13 @@ def _launch(launcher: Any, values: tuple[Any, ...], places: dict[int, int]) -> A
     return None if None in found else (again, found, tuple(value for value, _ in passed))
 
 
-def calls_of(
-    made: Any,
-    function: Callable[..., Any],
-    defaults: tuple[Any, ...],
-    places: dict[str, int],
-    gradient: Any,
-    renewals: int,
-    *,
-    checks: bool,
-    is_single: bool,
-) -> Any:
-    """Return what makes calls of an operator; `made` is the module in C++, `gradient` its backward function's plan."""
-    guards = guards_of(function) if renewals < _MOST_RENEWALS else None
-    saved: list[int] = [] if gradient is None else [place for _, place in gradient.kept]
-    flags = (guards is not None) | checks << 1 | is_single << 2 | (gradient is not None and gradient.may_be_none) << 3
-
-    def watch(*args: Any) -> tuple[Any, Any]:
-        return watched(function, *args)
-
-    finish = None if gradient is None else gradient.finish
-    return made.Calls(function, watch, finish, places, defaults, saved, flags, guards or [], observers)
+def calls_of(library: Any, operator: Any, gradient: Any, renewals: int) -> Any:
+    """Return what makes an operator's calls, and what adds kinds of them; `gradient` is its backward function's plan."""
+    function = operator.__wrapped__
+    guards = guards_of(function) if renewals <= _MOST_RENEWALS else None
+    bits = guards is not None, not operator._is_ours, operator._results == 1, gradient is not None and gradient.may_be_none
+    return library.calls(
+        *(function, functools.partial(watched, function), None if gradient is None else gradient.finish),
+        *(operator._places, operator._defaults, observers, [] if gradient is None else [n for _, n in gradient.kept]),
+        *(sum(bit << n for n, bit in enumerate(bits)), guards or []),
+    )
