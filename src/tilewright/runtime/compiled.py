@@ -10,6 +10,7 @@ or "auto", which is the rule.
 
 from __future__ import annotations
 
+import bz2
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -218,7 +219,7 @@ class Extension:
         try:
             files = [folder / Path(source).name for source in self.sources]
             for file, source in zip(files, self.sources, strict=True):
-                file.write_bytes(_text(source))
+                file.write_bytes(source_text(source))
             command = [str(self._compiler()), *_FLAGS, f"-I{_headers()}", str(files[0]), "-o", name, *self.given()]
             try:
                 done = subprocess.run(
@@ -242,13 +243,14 @@ class Extension:
 @cache
 def _packed() -> dict[str, bytes]:
     """Return the sources that a wheel holds in one file, in which they take less: names and texts in turn."""
-    file = _PACKAGE / "native.txt"
-    parts = file.read_bytes().split(b"\0") if file.exists() else []
+    file = _PACKAGE / "sources.bz2"
+    parts = bz2.decompress(file.read_bytes()).split(b"\0") if file.exists() else []
     return {name.decode(): text for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _text(source: str) -> bytes:
-    return _packed().get(source) or (_PACKAGE / source).read_bytes()
+def source_text(name: str) -> bytes:
+    """Return a file of C or C++ of this package."""
+    return _packed().get(name) or (_PACKAGE / name).read_bytes()
 
 
 def _headers() -> Path:
@@ -257,7 +259,7 @@ def _headers() -> Path:
 
 @cache
 def _key(sources: tuple[str, ...], given: tuple[str, ...], compiler: str, changed: int) -> str:
-    parts = [*map(_text, sources), repr((_FLAGS, given)).encode()]
+    parts = [*map(source_text, sources), repr((_FLAGS, given)).encode()]
     abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
     parts.append(f"{abi} {sys.hexversion >> 16:x} {compiler} {changed}".encode())
     digest = hashlib.sha256()
