@@ -173,7 +173,9 @@ def test_a_call_on_the_cpu_builds_nothing(anew: Path) -> None:
 
 def test_where_it_does_not_compile_python_makes_the_calls(anew: Path) -> None:
     operators_in_c.skip_without_compiler()
-    assert EXTENSION.report().startswith(f"compiled, once {anew / 'some-c++'} has built it: that begins with the first call")
+    assert EXTENSION.report().startswith(
+        f"compiled, once {anew / 'some-c++'} has built it: that begins with the first call"
+    )
     assert EXTENSION.wait() is None
     assert EXTENSION.report() == f"Python's ({anew / 'some-c++'} does not compile it: calls.cpp:1: error: no)"
     told = (anew / "told").read_text()

@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.helpers import operators_in_c  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-from tests.helpers import operators_in_c  # noqa: E402
 from tilewright.torch import operators  # noqa: E402
 from tilewright.torch.eager import is_plain  # noqa: E402
 from tilewright.torch.rows import softmax_operator  # noqa: E402

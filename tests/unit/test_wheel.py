@@ -22,6 +22,7 @@ from types import CodeType, FunctionType, ModuleType
 import pytest
 
 import tilewright as tw
+from tilewright.runtime import compiled
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -71,8 +72,9 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     assert packed == {name: content for name, content in plain.items() if name.startswith("tilewright/examples/")}
     parts = bz2.decompress(files["tilewright/sources.bz2"]).split(b"\0")
     sources = {f"tilewright/{name.decode()}": text for name, text in zip(parts[::2], parts[1::2], strict=True)}
-    assert sources == {name: build.lean_c(plain[name]) for name in plain if name.endswith((".c", ".h", ".cpp")) and name not in packed}
-    assert {f"tilewright/{name}" for each in (compiled.LAUNCHER.sources, ["torch/calls.cpp"]) for name in each} <= set(sources)
+    in_c = [name for name in plain if name.endswith((".c", ".h", ".cpp")) and name not in packed]
+    assert sources == {name: build.lean_c(plain[name]) for name in in_c}
+    assert {f"tilewright/{name}" for name in (*compiled.LAUNCHER.sources, "torch/calls.cpp")} <= set(sources)
     modules = {name for name in plain if name not in packed and name not in sources}
     archives = {f"tilewright/{name}" for name in ("examples.tar.xz", "sources.bz2")}
     assert modules == set(files) - {"tilewright.dist-info/RECORD"} - archives

@@ -13,7 +13,7 @@ from tilewright.backends.cpp.writer import block_comment, string
 from tilewright.dtypes import DType
 from tilewright.ir.core import Buffer, TensorMap, Value
 from tilewright.ir.evaluate import facts_of
-from tilewright.runtime.compiled import source_text
+from tilewright.runtime import compiled
 from tilewright.runtime.tensor_maps import element_code, swizzle_code
 
 # Elements that C has no type for go by their bits.
@@ -120,7 +120,7 @@ def code_name(package: str, function: ExportedFunction, variant: Variant) -> str
 
 @cache
 def _text(file: str) -> str:
-    return source_text(f"ahead/{file}").decode()
+    return compiled.source_text(f"ahead/{file}").decode()
 
 
 def _comment(function: ExportedFunction) -> list[str]:

@@ -77,7 +77,9 @@ class Operator(Generic[P, R]):
         self._function: Any = None  # Any: a class that is made
         self._apply: Callable[..., Any] | None = None
         self._gradient: _Backward | None = None
-        self._calls: Any = None  # Any: what makes calls in C++ that were met before, and `_add` adds kinds; see repeats.py
+        self._calls: Any = (
+            None  # Any: what makes calls in C++ that were met before, and `_add` adds kinds; see repeats.py
+        )
         self._add: Any = None
         self._renewals = 0
         self.ways: sharding.Rule | None = None  # what `sharding` was given
@@ -497,7 +499,7 @@ class _Backward:
         """Call the function, and return the gradients by the names of inputs."""
         if "needs" in self.names:
             given["needs"] = needs
-        found = self.function(*gradients, *(given[name] for name in self.names))
+        found: Any = self.function(*gradients, *(given[name] for name in self.names))
         if not isinstance(found, Mapping):
             if len(self.tensors) != 1:
                 raise ArgumentError(
@@ -507,7 +509,7 @@ class _Backward:
                 )
             found = {self.tensors[0]: found}
         _check_names(self.name, "the backward function", found, self.inputs)
-        return found
+        return cast("Mapping[str, Any]", found)
 
 
 def _vmap_rule(operator: Operator[Any, Any], vmap: str | Callable[..., Any]) -> Callable[..., Any]:

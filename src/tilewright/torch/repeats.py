@@ -46,23 +46,23 @@ _VIEW = (
 )
 # What code that is repeated may read of tensors, kernels, numbers and the modules below: it follows from the kind of a
 # call, or the dispatcher sees it.
-_ATTRIBUTES = frozenset(
-    "shape dtype device type index ndim dim size stride numel element_size itemsize nbytes is_contiguous is_cuda "
-    "is_floating_point empty empty_like empty_strided new_empty new_empty_strided view reshape flatten contiguous t T mT "
-    "transpose permute unsqueeze squeeze expand detach ceil_div prod ceil floor sqrt log2 inf bit_length".split()
-)
+_ATTRIBUTES = """
+shape dtype device type index ndim dim size stride numel element_size itemsize nbytes is_contiguous is_cuda
+is_floating_point empty empty_like empty_strided new_empty new_empty_strided view reshape flatten contiguous t T mT
+transpose permute unsqueeze squeeze expand detach ceil_div prod ceil floor sqrt log2 inf bit_length
+""".split()
 _MODULES = ("torch", "tilewright", "math")
 _FIXED = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, DType)
-_BUILTINS = frozenset(
-    "abs all any bool divmod enumerate float int isinstance len list max min range reversed round sorted str sum tuple zip"
-    " True False None Exception TypeError ValueError RuntimeError AssertionError NotImplementedError".split()
-)
+_BUILTINS = """
+abs all any bool divmod enumerate float int isinstance len list max min range reversed round sorted str sum tuple zip
+Exception TypeError ValueError RuntimeError AssertionError NotImplementedError
+""".split()
 _PURE = (ceil_div, math.ceil, math.prod, torch.empty, torch.empty_like, torch.empty_strided)
 # Code with one of these changes something that stays.
-_CHANGES = frozenset(
-    "STORE_GLOBAL DELETE_GLOBAL STORE_NAME STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE STORE_DEREF "
-    "IMPORT_NAME LOAD_BUILD_CLASS".split()
-)
+_CHANGES = """
+STORE_GLOBAL DELETE_GLOBAL STORE_NAME STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE STORE_DEREF
+IMPORT_NAME LOAD_BUILD_CLASS
+""".split()
 _MOST_RENEWALS = 16  # for changes of variables; from there on the function is called each time
 
 Guard = tuple[Any, str, Any]  # a dict, cell or function, a name in it, and what was there
@@ -101,8 +101,7 @@ def library(args: Sequence[Any]) -> Any:
 def guards_of(function: Callable[..., Any]) -> list[Guard] | None:
     """Return what the meaning of a function hangs on beside its arguments; None if it may do more than is repeated."""
     guards: list[Guard] = []
-    pending: list[Any] = [function]
-    seen: set[Any] = set()
+    pending, seen = [function], set[Any]()
     while pending:
         current = pending.pop()
         if current in seen:
@@ -206,7 +205,7 @@ def _plan(result: Any, args: tuple[Any, ...], script: Script, mode: _Allocations
 
 def _kind(x: Any) -> tuple[Any, ...]:
     """Return what two tensors agree in that are one array."""
-    return (x.data_ptr(), x.shape, x.stride(), x.dtype) if type(x) is torch.Tensor else ()
+    return (x.data_ptr(), x.shape, x.stride(), x.dtype, x.requires_grad) if type(x) is torch.Tensor else ()
 
 
 def _launch(launcher: Any, values: tuple[Any, ...], places: dict[int, int]) -> Any:
@@ -220,10 +219,11 @@ def _launch(launcher: Any, values: tuple[Any, ...], places: dict[int, int]) -> A
 
 
 def calls_of(library: Any, operator: Any, gradient: Any, renewals: int) -> Any:
-    """Return what makes an operator's calls, and what adds kinds of them; `gradient` is its backward function's plan."""
+    """Return what makes an operator's calls, and what adds kinds of them; `gradient` is its `_Backward`."""
     function = operator.__wrapped__
     guards = guards_of(function) if renewals <= _MOST_RENEWALS else None
-    bits = guards is not None, not operator._is_ours, operator._results == 1, gradient is not None and gradient.may_be_none
+    may_be_none = gradient is not None and gradient.may_be_none
+    bits = guards is not None, not operator._is_ours, operator._results == 1, may_be_none
     return library.calls(
         *(function, functools.partial(watched, function), None if gradient is None else gradient.finish),
         *(operator._places, operator._defaults, observers, [] if gradient is None else [n for _, n in gradient.kept]),
