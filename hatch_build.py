@@ -5,9 +5,9 @@ of modules, classes and functions that users do not meet (see `exported`); those
 functions and those within others lose their annotations too, and variables in functions theirs; for the rest
 `pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go, but for functions
 that become kernels, whose lines the profiler shows. In rooms that users have no reason to read, variables of functions
-have short names. Every line keeps its number, so that tracebacks of an installed package match the repository. C loses
-comments and indentation, and is packed in one file. Files are compressed by Zopfli, in the format that every reader of zip files knows. The sdist
-and editable installs hold the files as they are.
+have short names. Every line keeps its number, so that tracebacks of an installed package match the repository. C and
+C++ lose comments and indentation, and are packed in one file. Files are compressed by Zopfli, in the format that every
+reader of zip files knows. The sdist and editable installs hold the files as they are.
 """
 
 from __future__ import annotations

@@ -385,6 +385,7 @@ def case_launches_are_observed() -> None:
         with record_launches() as found:
             equal(combined(x, y, 6.0), x + 6 * y)
         assert [each.kernel for each in found] == ["combine"]
+        combined(x, y, 6.0)
     assert is_repeated(combined, x, y, 6.0)
     combine.forget()
     equal(combined(x, y, 6.0), x + 6 * y)

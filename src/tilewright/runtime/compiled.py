@@ -2,9 +2,9 @@
 
 The launcher is the C in the folder `native`; `replays` says what it does. `tilewright.torch` has C++ of its own. A
 thread waits for the compiler while the program goes on, and the result is kept in the cache of compiled kernels under
-the hash of what it depends on: the sources, Python's ABI, the compiler and what it is told. Until it is there, and where
-it cannot be made, Python does the same in more time. A variable of the environment, TILEWRIGHT_LAUNCHER for the
-launcher, says which is used: "python", "compiled" (each process waits for it, and it is an error where there is none),
+the hash of what it depends on: the sources, Python's ABI, the compiler and what it is told. Until it is there, and
+where it cannot be made, Python does the same in more time. A variable of the environment says which is used, for the
+launcher TILEWRIGHT_LAUNCHER: "python", "compiled" (each process waits for it, and it is an error where there is none),
 or "auto", which is the rule.
 """
 
@@ -56,9 +56,8 @@ class _State:
 class Extension:
     """A module that is compiled on the user's machine: its name, its sources, and how it is made.
 
-    `sources` are files of the package, of which the first is compiled, `compilers` the variable that names a compiler and
-    the names to look for, `given` returns what the compiler is told beside flags. `what` and `begins` are words for the
-    report.
+    Of `sources`, files of the package, the first is compiled. `compilers` are the variable that names a compiler, and
+    names to look for. `given` returns what it is told beside flags. `what` and `begins` are words for messages.
     """
 
     name: str

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/record_function.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Dtype.h>
@@ -193,7 +194,7 @@ static bool read(const State &state, PyObject *args, PyObject *keywords, Call &c
     if (!put_inputs(state, args, keywords, call) || !put_thread(call)) return false;
     for (int n = 0; n < call.count; n++)
         if (!put_input(state, call.inputs[n], call)) return false;
-    call.wants_gradient = call.wants_gradient && at::GradMode::is_enabled();
+    call.wants_gradient = call.wants_gradient && c10::GradMode::is_enabled();
     call.put(call.wants_gradient);
     return true;
 }
@@ -283,7 +284,7 @@ static bool take_results(const State &state, const Call &call, py::handle object
 /* Compute a call. `object` is what Python's function returned, or nothing: then results are a tuple if `is_tuple`. */
 static bool compute(const State &state, Kind &kind, const Call &call, variable_list &results, py::object &object,
                     bool &is_tuple) {
-    at::AutoGradMode none(false); /* gradients are the operator's, not the kernels' */
+    c10::AutoGradMode none(false); /* gradients are the operator's, not the kernels' */
     bool is_observed = PyDict_GET_SIZE(state.observers.ptr()) != 0;
     auto plan = kind.plan;
     if (plan != nullptr && !is_observed) {

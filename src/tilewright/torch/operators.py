@@ -77,9 +77,8 @@ class Operator(Generic[P, R]):
         self._function: Any = None  # Any: a class that is made
         self._apply: Callable[..., Any] | None = None
         self._gradient: _Backward | None = None
-        self._calls: Any = (
-            None  # Any: what makes calls in C++ that were met before, and `_add` adds kinds; see repeats.py
-        )
+        # What makes calls in C++ that were met before, and what adds kinds of calls to it: see repeats.py.
+        self._calls: Any = None  # Any: as the next, a function in C++
         self._add: Any = None
         self._renewals = 0
         self.ways: sharding.Rule | None = None  # what `sharding` was given

@@ -44,25 +44,26 @@ _VIEW = (
     *(aten.view.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default),
     *(aten.squeeze.default, aten.squeeze.dim, aten.expand.default, aten.detach.default, aten.alias.default),
 )
+_words = str.split
 # What code that is repeated may read of tensors, kernels, numbers and the modules below: it follows from the kind of a
 # call, or the dispatcher sees it.
-_ATTRIBUTES = """
+_ATTRIBUTES = _words("""
 shape dtype device type index ndim dim size stride numel element_size itemsize nbytes is_contiguous is_cuda
 is_floating_point empty empty_like empty_strided new_empty new_empty_strided view reshape flatten contiguous t T mT
 transpose permute unsqueeze squeeze expand detach ceil_div prod ceil floor sqrt log2 inf bit_length
-""".split()
+""")
 _MODULES = ("torch", "tilewright", "math")
 _FIXED = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, DType)
-_BUILTINS = """
+_BUILTINS = _words("""
 abs all any bool divmod enumerate float int isinstance len list max min range reversed round sorted str sum tuple zip
 Exception TypeError ValueError RuntimeError AssertionError NotImplementedError
-""".split()
+""")
 _PURE = (ceil_div, math.ceil, math.prod, torch.empty, torch.empty_like, torch.empty_strided)
 # Code with one of these changes something that stays.
-_CHANGES = """
+_CHANGES = _words("""
 STORE_GLOBAL DELETE_GLOBAL STORE_NAME STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE STORE_DEREF
 IMPORT_NAME LOAD_BUILD_CLASS
-""".split()
+""")
 _MOST_RENEWALS = 16  # for changes of variables; from there on the function is called each time
 
 Guard = tuple[Any, str, Any]  # a dict, cell or function, a name in it, and what was there
