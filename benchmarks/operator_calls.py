@@ -6,7 +6,8 @@ Both make their result and launch an addition of two tensors of 4096 elements. T
 its author would write it (`cpp_operator.cpp`): it checks types, devices and shapes, sets the device, and is called by
 PyTorch's dispatcher. It has no gradient, one in C++, or one that Python registers (`torch.library.register_autograd`).
 Ours is called as users call it, which is past the dispatcher where nothing is in between, and by the dispatcher. Its
-calls are made in C++, which is waited for; TILEWRIGHT_OPERATORS=python times those of Python. Calls are timed in batches that alternate, as `benchmarks.host_calls` does, which also says what is measured without a GPU.
+calls are made in C++, which is waited for; TILEWRIGHT_OPERATORS=python times those of Python. Calls are timed in
+batches that alternate, as `benchmarks.host_calls` does, which also says what is measured without a GPU.
 
 The compiler takes half a minute; `--library FILE` keeps what it made, and `--build` does no more than that.
 """
