@@ -334,6 +334,28 @@ def case_results_without_use() -> None:
             pair(x, 4)[0].sum().backward()
 
 
+def case_lists_may_change_later() -> None:
+    @tw.torch.op("driven::by_list", shape="x")
+    def by_list(x: torch.Tensor, factors: list[int]) -> torch.Tensor:
+        out = torch.empty_like(x)
+        combine[tw.ceil_div(x.numel(), 256), 256](out, x, x, float(sum(factors)))
+        return out
+
+    @by_list.backward
+    def by_list_backward(grad: torch.Tensor, factors: list[int]) -> torch.Tensor:
+        return grad * (1 + sum(factors))
+
+    x = given(N)[0].requires_grad_()
+    for _ in range(3):
+        factors = [1, 2]
+        assert by_list(x, factors).sum() is not None
+        factors[0] = 7
+        (found,) = torch.autograd.grad(by_list(x, [1, 2]).sum(), x)
+        assert (found == 4).all()
+        equal(by_list(x, factors).detach(), (10 * x).detach())
+    assert is_repeated(by_list, x, [1, 2])
+
+
 @contextlib.contextmanager
 def refused(kind: type[Exception], text: str) -> Any:
     try:

@@ -1,4 +1,4 @@
-"""Operators whose calls are made in C++, built and repeated: what is launched, what is refused, what is not passed by."""
+"""Operators whose calls are made in C++: what is launched, what is refused, what is not passed by."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_calls_on_the_simulator_are_not_repeated() -> None:
 
 @pytest.fixture
 def anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An extension that this process has not looked for, a cache of its own, and a compiler that says what it was told."""
+    """An extension that is not looked for yet, a cache of its own, and a compiler that says what it was told."""
     compiler = tmp_path / "some-c++"
     compiler.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\necho "calls.cpp:1: error: no" >&2\nexit 1\n')
     compiler.chmod(0o755)

@@ -1,5 +1,5 @@
-/* Calls of operators like earlier ones, with no Python between: the dispatcher would add nothing, and where the function
-   only allocates and launches, that is done again from what the first call of the kind did.
+/* Calls of operators like earlier ones, with no Python between: the dispatcher would add nothing, and where the
+   function only allocates and launches, that is done again from what the first call of the kind did.
 
    compiled.py builds and loads it, repeats.py says what is told to it. Whatever is not known here is answered by
    NotImplemented, and Python does the call from the start. */
@@ -156,7 +156,8 @@ static bool put_tensor(const State &state, PyObject *input, Call &call) {
     uint64_t low = (uint64_t)(uintptr_t)x.mutable_data_ptr(), same = 0;
     if (!low || call.word_count + 2 * x.dim() + 8 > MAX_WORDS) return false;
     for (const Tensor &other : call.tensors) /* one array in two places; a function may ask whether it is one object */
-        same = same << 2 | (uint64_t)other.is_same(x) << 1 | (uint64_t)(other.mutable_data_ptr() == x.mutable_data_ptr());
+        same = same << 2 | (uint64_t)other.is_same(x) << 1 |
+               (uint64_t)(other.mutable_data_ptr() == x.mutable_data_ptr());
     call.put(same);
     call.put((uint64_t)x.scalar_type() | (uint64_t)x.dim() << 8 | (uint64_t)(low & (~low + 1) & 15) << 16 |
              (uint64_t)(uint16_t)x.device().index() << 32 | (uint64_t)x.device().type() << 48);
@@ -208,7 +209,8 @@ static std::shared_ptr<Kind> met(State &state, const Call &call) {
     return state.last_kind = found->second;
 }
 
-/* Take what a watched call did: (made, results, launches); None where it cannot be repeated, False where it was not watched. */
+/* Take what a watched call did: (made, results, launches); None where it cannot be repeated, False where it was not
+   watched. */
 static void take_plan(Kind &kind, py::handle given, bool is_tuple) {
     kind.is_new = given.ptr() == Py_False;
     if (given.is_none() || kind.is_new) return;
@@ -302,7 +304,7 @@ static bool compute(const State &state, Kind &kind, const Call &call, variable_l
     return take_results(state, call, object, results);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+/* ---- gradients ----------------------------------------------------------------------------------------------- */
 
 struct Refused {}; /* a call that is Python's */
 
@@ -315,10 +317,13 @@ static py::object list_of(const variable_list &tensors) {
 static c10::intrusive_ptr<Kept> kept_of(const State &state, Kind &kind, const Call &call) {
     if (kind.kept) return kind.kept;
     py::object inputs = call.tuple();
-    for (int n = 0; n < call.count; n++)
+    bool is_fixed = state.repeats;
+    for (int n = 0; n < call.count; n++) {
         if (THPVariable_CheckExact(call.inputs[n])) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
+        is_fixed &= !PyList_CheckExact(call.inputs[n]); /* the caller may change it */
+    }
     auto kept = c10::make_intrusive<Kept>(state.finish, inputs);
-    if (state.repeats) kind.kept = kept;
+    if (is_fixed) kind.kept = kept;
     return kept;
 }
 
@@ -330,7 +335,8 @@ struct Gradient : torch::autograd::Function<Gradient> {
         if (!compute(*state, *kind, *call, results, object, is_tuple) || is_tuple == state->is_single) throw Refused();
         for (int place : state->saved)
             if (place < 0) saved.insert(saved.end(), results.begin(), results.end());
-            else if (THPVariable_CheckExact(call->inputs[place])) saved.push_back(THPVariable_Unpack(call->inputs[place]));
+            else if (PyObject *input = call->inputs[place]; THPVariable_CheckExact(input))
+                saved.push_back(THPVariable_Unpack(input));
         if (!saved.empty()) context->save_for_backward(std::move(saved));
         if (state->may_be_none) context->set_materialize_grads(false);
         context->saved_data["kept"] = at::IValue::make_capsule(kept_of(*state, *kind, *call));
@@ -344,15 +350,15 @@ struct Gradient : torch::autograd::Function<Gradient> {
         py::list needs;
         for (py::handle input : kept->inputs)
             if (input.ptr() == Py_Ellipsis) needs.append(context->needs_input_grad(needs.size()));
-        py::object found = owned(PyObject_CallFunctionObjArgs(kept->finish.ptr(), kept->inputs.ptr(), list_of(saved).ptr(),
-                                                              needs.ptr(), list_of(gradients).ptr(), nullptr));
+        py::tuple given = py::make_tuple(kept->inputs, list_of(saved), needs, list_of(gradients));
+        py::object found = owned(PyObject_CallObject(kept->finish.ptr(), given.ptr()));
         for (py::handle each : found) answer.push_back(each.is_none() ? Tensor() : THPVariable_Unpack(each.ptr()));
         answer.resize(needs.size() + 3); /* forward's last parameters have none */
         return answer;
     }
 };
 
-/* ---- what is called ------------------------------------------------------------------------------------------------- */
+/* ---- what is called ------------------------------------------------------------------------------------------ */
 
 static PyObject *run(State &state, Kind &kind, Call &call) {
     variable_list results;
@@ -388,8 +394,8 @@ static PyObject *call_met(PyObject *self, PyObject *const *args, Py_ssize_t) {
     END_HANDLE_TH_ERRORS
 }
 
-/* add(args, keywords): make calls like this one from here on, which Python has looked at; False where that cannot be, None
-   where a variable has changed that the function reads. */
+/* add(args, keywords): make calls like this one from here on, which Python has looked at; False where that cannot be,
+   None where a variable has changed that the function reads. */
 static PyObject *add_kind(PyObject *self, PyObject *const *args, Py_ssize_t) {
     HANDLE_TH_ERRORS
     State &state = state_of(self);
@@ -416,7 +422,7 @@ static PyMethodDef call_def = {"call", (PyCFunction)(void *)call_met, METH_FASTC
 
 static void drop(PyObject *capsule) { delete &state_of(capsule); }
 
-/* calls(function, watch, finish, places, defaults, observers, saved, flags, guards) returns (call, add) for an operator. */
+/* calls(function, watch, finish, places, defaults, observers, saved, flags, guards) returns call and add. */
 static PyObject *calls(PyObject *, PyObject *args) {
     HANDLE_TH_ERRORS
     auto given = py::reinterpret_borrow<py::tuple>(args);
@@ -429,9 +435,8 @@ static PyObject *calls(PyObject *, PyObject *args) {
         auto guard = py::reinterpret_borrow<py::tuple>(each);
         state->guards.push_back({guard[0], guard[1], guard[2]});
     }
-    return py::make_tuple(owned(PyCFunction_New(&call_def, capsule.ptr())), owned(PyCFunction_New(&add_def, capsule.ptr())))
-        .release()
-        .ptr();
+    py::object call = owned(PyCFunction_New(&call_def, capsule.ptr()));
+    return py::make_tuple(call, owned(PyCFunction_New(&add_def, capsule.ptr()))).release().ptr();
     END_HANDLE_TH_ERRORS
 }
 
