@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,23 @@ def test_where_it_does_not_compile_python_makes_the_calls(anew: Path) -> None:
     assert not list(anew.glob("cache/*/*"))
     x = torch.ones(3, 4)
     assert torch.equal(tw.torch.softmax(x), torch.softmax(x, -1))
+
+
+def test_a_program_that_ends_does_not_wait_for_the_compiler(anew: Path) -> None:
+    operators_in_c.skip_without_compiler()
+    compiler = anew / "some-c++"
+    compiler.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {anew}/started\nwait\n")
+    text = "from tilewright.torch.repeats import EXTENSION; assert EXTENSION.module() is None"
+    done = subprocess.run([sys.executable, "-c", text], timeout=120, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    started = int((anew / "started").read_text())
+    with pytest.raises(ProcessLookupError):  # once whoever adopted it has looked, it is gone
+        for _ in range(200):
+            os.kill(started, 0)
+            if Path(f"/proc/{started}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                raise ProcessLookupError
+            time.sleep(0.05)
+    assert not list(anew.glob("cache/*/*"))
 
 
 def test_it_can_be_left_out(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:

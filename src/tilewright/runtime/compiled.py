@@ -16,11 +16,13 @@ import importlib.machinery
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,7 +40,7 @@ _CHOICES = ("auto", "compiled", "python")
 _FLAGS = ("-O2", "-fPIC", "-shared", "-w")
 _DIGEST_BYTES = 32  # of the file, behind it: a loader looks at what the headers name, and a file may be cut short
 _MAX_BYTES = 1 << 24
-_SECONDS = 120
+_SECONDS, _SECONDS_AT_END = 120, 4  # that a compiler has, and that it has where the program ends meanwhile
 
 
 @dataclass
@@ -219,16 +221,11 @@ class Extension:
             files = [folder / Path(source).name for source in self.sources]
             for file, source in zip(files, self.sources, strict=True):
                 file.write_bytes(source_text(source))
-            command = [str(self._compiler()), *_FLAGS, f"-I{_headers()}", str(files[0]), "-o", name, *self.given()]
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=_SECONDS, umask=0o077, check=False
-                )
-            except subprocess.TimeoutExpired:
-                return f"{command[0]} did not end within {_SECONDS} seconds"
-            if done.returncode:
-                lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
-                return f"{command[0]} does not compile it: {lines[0]}"
+            # In the folder, whose name is another one each time and would be in the file.
+            told = (*_FLAGS, f"-I{_headers()}", files[0].name, "-o", os.path.abspath(name), *self.given())
+            why = _compile([os.path.abspath(self._compiler() or ""), *told], folder)
+            if why is not None:
+                return why
             data = Path(name).read_bytes()
             with open(name, "ab") as made:
                 made.write(hashlib.sha256(data).digest())
@@ -237,6 +234,32 @@ class Extension:
         finally:
             remove(Path(name))
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compile(command: list[str], folder: Path) -> str | None:
+    """Run a compiler in a folder; return why it made nothing. A program that has ended does not wait for it long."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        umask=0o077,
+        start_new_session=True,  # a group, which ends as a whole: a compiler starts others
+    )
+    begun = time.monotonic()
+    while True:
+        try:
+            _, said = process.communicate(timeout=0.5)
+            break
+        except subprocess.TimeoutExpired:
+            passed, has_ended = time.monotonic() - begun, not threading.main_thread().is_alive()
+            if passed > (_SECONDS_AT_END if has_ended else _SECONDS):
+                os.killpg(process.pid, signal.SIGTERM)
+                process.communicate()
+                return f"{command[0]} did not end within {passed:.0f} seconds"
+    lines = [line for line in said.splitlines() if "error" in line] or [f"status {process.returncode}"]
+    return f"{command[0]} does not compile it: {lines[0]}" if process.returncode else None
 
 
 @cache
