@@ -5,15 +5,16 @@ of modules, classes and functions that users do not meet (see `exported`); those
 functions and those within others lose their annotations too, and variables in functions theirs; for the rest
 `pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go, but for functions
 that become kernels, whose lines the profiler shows. In rooms that users have no reason to read, variables of functions
-have short names. Every line keeps its number, so that tracebacks of an installed package match the repository. C loses
-comments and indentation. Files are compressed by Zopfli, in the format that every reader of zip files knows. The sdist
-and editable installs hold the files as they are.
+have short names. Every line keeps its number, so that tracebacks of an installed package match the repository. C and
+C++ lose comments and indentation, and are packed in one file. Files are compressed by Zopfli, in the format that every
+reader of zip files knows. The sdist and editable installs hold the files as they are.
 """
 
 from __future__ import annotations
 
 import ast
 import base64
+import bz2
 import hashlib
 import io
 import itertools
@@ -55,6 +56,7 @@ SHORT = (*INNER, *(f"tilewright/{folder}/" for folder in _ROOMS))
 SHOWN = ("tilewright/backends/sim/findings.py",)
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
+SOURCES = "tilewright/sources.bz2"
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
 _INDENT = 4
 _DATE = (0, (2020 - 1980) << 9 | 2 << 5 | 2)  # time and day: hatchling's, so that one source gives one wheel
@@ -119,8 +121,10 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     for name, content in kept.items():
         if is_ours(name) and name not in WRITTEN_OUT:
             kept[name] = lean(content, name, shown)
-        elif name.startswith(PACKAGE) and name.endswith((".c", ".h")):
-            kept[name] = lean_c(content)
+    sources = [name for name in kept if name.startswith(PACKAGE) and name.endswith((".c", ".h", ".cpp"))]
+    if sources:
+        texts = [(name[len(PACKAGE) :].encode(), lean_c(kept.pop(name))) for name in sources]
+        kept[SOURCES] = bz2.compress(b"\0".join(part for each in texts for part in each))
     if examples:
         kept[ARCHIVE] = packed((name[len(EXAMPLES) :], content) for name, content in examples.items())
     return kept

@@ -38,6 +38,7 @@ import tilewright as tw
 from tilewright.kernels import results
 from tilewright.runtime import arrays, compiled, driver
 from tilewright.torch import exchange, symmetric
+from tilewright.torch.repeats import EXTENSION
 
 
 def built(name: str) -> str:
@@ -251,8 +252,8 @@ def main(arguments: list[str] | None = None) -> None:
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         install_driver()
-    compiled.wait()
-    print(f"launcher: {compiled.report()}")
+    compiled.wait(), EXTENSION.wait()
+    print(f"launcher: {compiled.report()}\noperators: {EXTENSION.report()}")
     with torch.device("cuda" if on_gpu else "cpu"):  # not as the default: that costs every call of PyTorch's functions
         timed = calls() | exchanged()
         timed |= calls_of_torch() if on_gpu else {"torch.add(out=), one element on the CPU": addition()}

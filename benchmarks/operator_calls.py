@@ -5,8 +5,9 @@
 Both make their result and launch an addition of two tensors of 4096 elements. The one in C++ is compiled by `c++` as
 its author would write it (`cpp_operator.cpp`): it checks types, devices and shapes, sets the device, and is called by
 PyTorch's dispatcher. It has no gradient, one in C++, or one that Python registers (`torch.library.register_autograd`).
-Ours is called as users call it, which is past the dispatcher where nothing is in between, and by the dispatcher. Calls
-are timed in batches that alternate, as `benchmarks.host_calls` does, which also says what is measured without a GPU.
+Ours is called as users call it, which is past the dispatcher where nothing is in between, and by the dispatcher. Its
+calls are made in C++, which is waited for; TILEWRIGHT_OPERATORS=python times those of Python. Calls are timed in
+batches that alternate, as `benchmarks.host_calls` does, which also says what is measured without a GPU.
 
 The compiler takes half a minute; `--library FILE` keeps what it made, and `--build` does no more than that.
 """
@@ -30,6 +31,7 @@ from torch.utils import cpp_extension
 import tilewright as tw
 from tilewright.arch import default_arch
 from tilewright.runtime import compiled, driver
+from tilewright.torch.repeats import EXTENSION
 
 SOURCE, ELEMENTS, THREADS = Path(__file__).with_name("cpp_operator.cpp"), 4096, 256
 
@@ -136,9 +138,9 @@ def main(arguments: list[str] | None = None) -> None:
             return
         if not on_gpu:
             install_driver()
-        compiled.wait()
+        compiled.wait(), EXTENSION.wait()
         load(library)
-    print(f"launcher: {compiled.report()}")
+    print(f"launcher: {compiled.report()}\noperators: {EXTENSION.report()}")
     with torch.device("cuda" if on_gpu else "cpu"):
         timed = calls()
     found = shown(timed, on_gpu=on_gpu)
@@ -149,7 +151,8 @@ def main(arguments: list[str] | None = None) -> None:
         profiled(timed["ours"])
         profiled(timed["ours, gradient wanted"])
     if options.json:
-        report = {"machine": described(on_gpu=on_gpu), "microseconds": found, "ratios": ratios}
+        machine = {**described(on_gpu=on_gpu), "operators": EXTENSION.report().partition(" ")[0]}
+        report = {"machine": machine, "microseconds": found, "ratios": ratios}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

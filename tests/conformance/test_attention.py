@@ -203,6 +203,7 @@ WARPGROUPS = [
     pytest.param((2, 2, 1, 70, 50, 64), {}, id="shared-heads", marks=SLOW),
     pytest.param((1, 1, 1, 140, 200, 64), {"window": (30, None)}, id="left", marks=SLOW),
     pytest.param((1, 1, 1, 70, 90, 256), {"causal": True}, id="long-heads", marks=SLOW),
+    pytest.param((1, 1, 1, 70, 90, 88), {"causal": True}, id="filled-up", marks=SLOW),
 ]
 
 
@@ -234,6 +235,8 @@ GRADIENTS = [
     pytest.param((2, 2, 2, 150, 150, 128), {"window": (40, 10)}, True, id="window", marks=SLOW),
     pytest.param((1, 1, 1, 300, 300, 64), {"window": (40, None)}, True, id="left", marks=SLOW),
     pytest.param((1, 2, 1, 100, 300, 128), {}, False, id="any-order", marks=SLOW),
+    pytest.param((1, 2, 1, 140, 100, 256), {"causal": True}, True, id="long-heads", marks=SLOW),
+    pytest.param((1, 1, 1, 100, 150, 200), {"window": (40, 10)}, False, id="filled-up", marks=SLOW),
 ]
 
 
@@ -257,7 +260,7 @@ def test_warpgroups_compute_all_gradients(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("head", [64, 128, 256])
+@pytest.mark.parametrize("head", [64, 80, 128, 192, 256])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (300, 20)}, {"window": (300, None)}], ids=str)
 @pytest.mark.parametrize(("tokens", "keys"), [(1000, 1000), (3000, 5001), (900, 300)])
 def test_many_tiles(head: int, options: dict[str, Any], tokens: int, keys: int) -> None:

@@ -72,4 +72,4 @@ def c_function(launch: Callable[[int, int, Any], int]) -> tuple[EntryPoints, Any
 
 def why_not_compiled() -> str | None:
     """Return why the compiled launcher cannot be built here."""
-    return compiled._why_not("compiled")
+    return compiled.LAUNCHER.why_not("compiled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import bz2
 import hashlib
 import importlib
 import importlib.util
@@ -21,6 +22,7 @@ from types import CodeType, FunctionType, ModuleType
 import pytest
 
 import tilewright as tw
+from tilewright.runtime import compiled
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -68,8 +70,14 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     with tarfile.open(fileobj=BytesIO(files["tilewright/examples.tar.xz"])) as archive:
         packed = {f"tilewright/examples/{name}": archive.extractfile(name).read() for name in archive.getnames()}
     assert packed == {name: content for name, content in plain.items() if name.startswith("tilewright/examples/")}
-    modules = {name for name in plain if name not in packed}
-    assert modules == set(files) - {"tilewright.dist-info/RECORD", "tilewright/examples.tar.xz"}
+    parts = bz2.decompress(files["tilewright/sources.bz2"]).split(b"\0")
+    sources = {f"tilewright/{name.decode()}": text for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    in_c = [name for name in plain if name.endswith((".c", ".h", ".cpp")) and name not in packed]
+    assert sources == {name: build.lean_c(plain[name]) for name in in_c}
+    assert {f"tilewright/{name}" for name in (*compiled.LAUNCHER.sources, "torch/calls.cpp")} <= set(sources)
+    modules = {name for name in plain if name not in packed and name not in sources}
+    archives = {f"tilewright/{name}" for name in ("examples.tar.xz", "sources.bz2")}
+    assert modules == set(files) - {"tilewright.dist-info/RECORD"} - archives
 
 
 def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
 from tilewright.ahead.functions import Exported, ExportedArray, ExportedFunction, Variant
 from tilewright.ahead.sizes import Size
@@ -14,6 +13,7 @@ from tilewright.backends.cpp.writer import block_comment, string
 from tilewright.dtypes import DType
 from tilewright.ir.core import Buffer, TensorMap, Value
 from tilewright.ir.evaluate import facts_of
+from tilewright.runtime import compiled
 from tilewright.runtime.tensor_maps import element_code, swizzle_code
 
 # Elements that C has no type for go by their bits.
@@ -120,7 +120,7 @@ def code_name(package: str, function: ExportedFunction, variant: Variant) -> str
 
 @cache
 def _text(file: str) -> str:
-    return Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return compiled.source_text(f"ahead/{file}").decode()
 
 
 def _comment(function: ExportedFunction) -> list[str]:

@@ -82,6 +82,20 @@ def _launcher() -> str:
         return error.summary
 
 
+def _operators() -> str | None:
+    """Return who makes calls of operators, and why; None without PyTorch, which takes seconds to import."""
+    from tilewright.runtime.folders import shown
+
+    try:
+        from tilewright.torch.repeats import EXTENSION
+
+        return shown(EXTENSION.report())
+    except TilewrightError as error:
+        return error.summary
+    except (ImportError, OSError):
+        return None
+
+
 def _missing() -> list[dict[str, str]]:
     """Return what is missing, what it is for, and the command that installs it."""
     from tilewright.runtime import driver
@@ -144,12 +158,13 @@ def _driver_version() -> str | None:
 @click.command()
 @json_option
 def info(as_json: bool) -> None:
-    """Show versions, devices, the cache and the launcher, and what is missing with the command that installs it."""
+    """Show versions, devices, the cache, the launchers, and what is missing with the command that installs it."""
     facts: dict[str, Any] = {
         "versions": _versions(),
         "devices": _devices(),
         "cache": _cache(),
         "launcher": _launcher(),
+        "operators": _operators(),
         "missing": _missing(),
     }
     if as_json:
@@ -175,6 +190,8 @@ def _print_info(facts: dict[str, Any]) -> None:
     if "problem" in cache:
         click.echo(_wrapped(cache["problem"], "  "))
     click.echo(_wrapped(f"launcher: {facts['launcher']}", ""))
+    if facts["operators"]:
+        click.echo(_wrapped(f"operators of PyTorch: {facts['operators']}", ""))
     if facts["missing"]:
         click.echo("\nmissing:")
     for entry in facts["missing"]:

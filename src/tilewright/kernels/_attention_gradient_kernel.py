@@ -8,6 +8,9 @@ Scores are transposed, keys by tokens, so that P and W are operand A of the sums
 has 64 keys; the product with W^T needs those of all, and W passes through shared memory for it. It is computed a step
 later, so that consumers need not be at the same step: one multiplies while the other one computes exponentials.
 
+Registers do not hold dK and dV of 64 keys and a head of 256. There both consumers have the same 64 keys, and half of
+the head each of dV, dK and dQ; one computes P and the other one W, and both pass through shared memory.
+
 dQ is added up in global memory, in float32 and in the order of the threads' registers, by bulk copies that two warps
 start. Without `turns` each of them serves a consumer. With them the blocks add in one order, and bits are the same each
 time; then the warps serve steps by turns, because a block's turn is over when its additions are done, which takes
@@ -34,22 +37,21 @@ def gradients_by_warpgroups(
     numbers for a tile more. `scale` has the factor log2(e) and is positive. A key is seen by `before` and `after`
     tokens before and behind the one beside it. Blocks take the tiles of `together` key heads, then those of the next.
     """
-    sK, sV = (tw.shared(K.dtype, plan.smem_a) for _ in "KV")
-    sQ, sG = (tw.shared(K.dtype, plan.smem_b) for _ in "QG")
+    sKV, sQG = tw.shared(K.dtype, plan.smem_a), tw.shared(K.dtype, plan.smem_b)
     sW, sums_of_step = tw.shared(K.dtype, plan.smem_w), tw.shared(tw.float32, plan.smem_sums)
     s_tops, s_deltas = (tw.shared(tw.float32, plan.smem_numbers) for _ in "td")
     there = tw.pipeline(1, consumers=4 * plan.consumers, bytes=4 * plan.rows * plan.head)
-    ring = tw.pipeline(
-        plan.smem_b.shape[2], consumers=4 * plan.consumers, bytes=4 * plan.columns * plan.head + 8 * plan.columns
+    ring = tw.pipeline(plan.stages, consumers=4 * plan.consumers, bytes=4 * plan.columns * plan.head + 8 * plan.columns)
+    written, used = (
+        tw.mbarrier(4 * consumers, stages=plan.smem_w.shape[2]) for consumers in (plan.writers, plan.consumers)
     )
-    written, used = (tw.mbarrier(4 * plan.consumers, stages=plan.smem_w.shape[2]) for _ in "wu")
     full, empty = tw.mbarrier(4, stages=2 * plan.consumers), tw.mbarrier(1, stages=plan.consumers)
     tw.sync_threads()  # the barriers are there
     place = place_of(K, Q, before, after, together, plan)
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
-            bring(K, V, Q, dO, tops, deltas, sK, sV, sQ, sG, s_tops, s_deltas,
+            bring(K, V, Q, dO, tops, deltas, sKV, sQG, s_tops, s_deltas,
                   there.producer(), ring.producer(), place, plan)  # fmt: skip
         elif (tw.thread_idx.x == 32) | (tw.thread_idx.x == 64):
             if turns is None:
@@ -58,7 +60,7 @@ def gradients_by_warpgroups(
                 hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place, plan)
     else:
         tw.set_registers(plan.registers[1])
-        add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_of_step, s_tops, s_deltas,
+        add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_step, s_tops, s_deltas,
                there.consumer(), ring.consumer(), written, used, full, empty, place, plan)  # fmt: skip
 
 
@@ -81,7 +83,7 @@ def place_of(K, Q, before, after, together, plan):
 
 
 @tw.function
-def bring(K, V, Q, dO, tops, deltas, sK, sV, sQ, sG, s_tops, s_deltas, there, state, place, plan):
+def bring(K, V, Q, dO, tops, deltas, sKV, sQG, s_tops, s_deltas, there, state, place, plan):
     """Bring keys once, and tokens from the last ones that see them to the first ones, of all heads of the group.
 
     A block adds behind those of earlier keys. It falls behind them once where all heads of a tile of tokens come in
@@ -89,19 +91,19 @@ def bring(K, V, Q, dO, tops, deltas, sK, sV, sQ, sG, s_tops, s_deltas, there, st
     """
     tile, head, batch, begin, end = place
     with there.fill() as (_, full):
-        for rows, target in ((K, sK), (V, sV)):
+        for which, rows in enumerate((K, V)):
             source = tw.guarded(rows)[batch, head, ...]
-            tw.copy(LOAD, tw.local_tile(source, (plan.rows, plan.head), (tile, 0)), target, barrier=full)
+            tw.copy(LOAD, tw.local_tile(source, (plan.rows, plan.head), (tile, 0)), sKV[:, :, which], barrier=full)
     group = Q.shape[1] // K.shape[1]
     for step in range(end - begin):
         number = end - 1 - step
         for member in range(group):
             of_tokens = head * group + member
             with state.fill() as (stage, full):
-                for columns, target in ((Q, sQ), (dO, sG)):
+                for which, columns in enumerate((Q, dO)):
                     source = tw.guarded(columns)[batch, of_tokens, ...]
                     part = tw.local_tile(source, (plan.columns, plan.head), (number, 0))
-                    tw.copy(LOAD, part, target[:, :, stage], barrier=full)
+                    tw.copy(LOAD, part, sQG[:, :, which * plan.stages + stage], barrier=full)
                 for numbers, target in ((tops, s_tops), (deltas, s_deltas)):
                     source = tw.guarded(numbers)[batch, of_tokens, ...]
                     tw.copy(LOAD, tw.local_tile(source, (plan.columns,), (number,)), target[:, stage], barrier=full)
@@ -114,11 +116,10 @@ def hand_over(Q, sums, sums_of_step, full, empty, K, place, plan):
     who, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], tw.ceil_div(Q.shape[2], plan.columns)
     last = (batch * Q.shape[1] + head * group) * tiles + end - 1
     for n in range(group * (end - begin)):
-        full[2 * who + n % 2].wait(n // 2 % 2)
-        add(sums_of_step, sums, last + n % group * tiles - n // group, who, plan)
-        tw.tma_store_commit()
-        tw.tma_store_wait(0)
-        empty[who].arrive()
+        for piece in tw.static_range(plan.pieces):
+            full[2 * who + n % 2].wait((n // 2 * plan.pieces + piece) % 2)
+            add(sums_of_step, sums, last + n % group * tiles - n // group, who, piece, plan)
+            release([empty[who]])
 
 
 @tw.function
@@ -136,23 +137,30 @@ def hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place
         before = tile - tw.maximum(column + K.shape[2] - Q.shape[2] - after, 0) // plan.rows
         while tw.load(turns, slot, sem="acquire") != before:
             pass
-        for who in tw.static_range(plan.consumers):
-            full[2 * who + which].wait(n // 2 % 2)
-            add(sums_of_step, sums, slot, who, plan)
-        tw.tma_store_commit()
-        tw.tma_store_wait(0)
-        for who in tw.static_range(plan.consumers):
-            empty[who].arrive()
+        for piece in tw.static_range(plan.pieces):
+            for who in tw.static_range(plan.consumers):
+                full[2 * who + which].wait((n // 2 * plan.pieces + piece) % 2)
+                add(sums_of_step, sums, slot, who, piece, plan)
+            release([empty[who] for who in tw.static_range(plan.consumers)])
         tw.tma_store_wait(0, read=False)
         tw.store(turns, slot, before + 1, sem="release")
 
 
 @tw.function
-def add(sums_of_step, sums, slot, who, plan):
-    """Begin to add a consumer's part to the sums of a tile of tokens."""
+def add(sums_of_step, sums, slot, who, piece, plan):
+    """Begin to add a piece of a consumer's part to the sums of a tile of tokens."""
     source = sums_of_step[:, :, who]
     target = tw.guarded(sums)[slot * plan.consumers + who, ...]
-    tw.copy(ADD, source, tw.local_tile(target, source.shape, (0, 0)))
+    tw.copy(ADD, source, tw.local_tile(target, source.shape, (piece, 0)))
+
+
+@tw.function
+def release(empty):
+    """Wait until the sums have been read, and let them be overwritten."""
+    tw.tma_store_commit()
+    tw.tma_store_wait(0)
+    for barrier in empty:
+        barrier.arrive()
 
 
 @tw.function
@@ -164,32 +172,34 @@ def signal(barrier):
 
 
 @tw.function
-def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_of_step, s_tops, s_deltas,
+def add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_step, s_tops, s_deltas,
            there, state, written, used, full, empty, place, plan):  # fmt: skip
     """Compute 64 rows of the tile, and a part of dQ."""
     # Of a number that comes from one lane the compiler knows that it is the same in all.
     consumer, tid = tw.shuffle(tw.warpgroup_id() - 1, 0), tw.thread_idx.x - WARPGROUP
-    by_scores, by_sums, by_tokens = (
-        mma.get_slice(consumer * WARPGROUP) for mma in (plan.scores, plan.sums, plan.tokens)
-    )
-    tK, tV = (by_scores.partition_A(x) for x in (sK, sV))
-    tQ, tG = (by_scores.partition_B(x) for x in (sQ, sG))
-    turned_q, turned_g = (
-        by_sums.partition_B(x.map_layout(lambda layout: tw.select(layout, 1, 0, 2))) for x in (sQ, sG)
-    )
+    of_scores = tid % plan.scores.size
+    by_sums, by_tokens = (mma.get_slice(consumer * WARPGROUP) for mma in (plan.sums, plan.tokens))
+    by_scores = plan.scores.get_slice(of_scores if plan.is_divided else consumer * WARPGROUP)
+    # K and V; Q and dO, first all stages of Q
+    tKV, tQG = by_scores.partition_A(sKV), by_scores.partition_B(sQG)
+    turned_qg = by_sums.partition_B(sQG.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
+    tP = by_sums.partition_A(sW) if plan.is_divided else None
     tW = by_tokens.partition_A(sW.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
-    turned_k = by_tokens.partition_B(sK.map_layout(lambda layout: tw.select(layout, 1, 0)))
+    turned = sKV[:, :, 0].map_layout(lambda layout: tw.select(layout, 1, 0))
+    wide = plan.head // plan.parts
+    turned_k = [by_tokens.partition_B(tw.local_tile(turned, (wide, plan.rows), (n, 0))) for n in range(plan.parts)]
     acc_k, acc_v = (tw.registers(tw.float32, plan.sums.partition_shape((plan.rows, plan.head), "C")) for _ in "KV")
     tw.clear(acc_k)
     tw.clear(acc_v)
     whole_tile = tw.identity_tensor((plan.rows, plan.columns))
     # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
     at, at_of_first = (
-        tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
+        tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (of_scores, 0)
     )
     rows, columns = tw.size(at.shape[0]), tw.size(at.shape[1])
-    part_of_step = tw.make_tensor(sums_of_step.engine, plan.parts)
-    writer, stages = plan.write.get_slice(tid), plan.smem_w.shape[2]
+    part_of_step = tw.make_tensor(sums_of_step.engine, plan.quads)
+    writer, stages = plan.write.get_slice(of_scores), plan.smem_w.shape[2]
+    reader = plan.read.get_slice(of_scores)
 
     tile, head, batch, begin, end = place
     first, extent, group = tile * plan.rows, Q.shape[2], Q.shape[1] // K.shape[1]
@@ -198,53 +208,31 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
     def fragment(mma, *extents):
         return tw.registers(tw.float32, mma.partition_shape(extents, "C"))
 
-    def begin_tokens(n):
+    def slot_of(n):
+        """Return where W of step n is, and how often that was written before."""
+        return (1, n) if plan.is_divided else (n % stages, n // stages)
+
+    def begin_tokens(n, part):
         """Begin the product of step n with W^T, when all consumers have written theirs; return the sums."""
-        acc = fragment(plan.tokens, plan.columns, plan.head)
-        written[n % stages].wait(n // stages % 2)
+        acc, (slot, uses) = fragment(plan.tokens, plan.columns, wide), slot_of(n)
+        written[slot].wait(uses % 2)
         tw.wgmma_fence()
-        tw.gemm(plan.tokens, tW[:, :, :, n % stages], turned_k, acc, accumulate=False)
+        tw.gemm(plan.tokens, tW[:, :, :, slot], turned_k[part], acc, accumulate=False)
         tw.wgmma_commit()
         return acc
 
-    def put_weights(n, values):
-        tw.copy(plan.write, writer.retile_S(values.to(K.dtype)), writer.partition_D(sW[:, :, n % stages]))
+    def put(slot, values):
+        tw.copy(plan.write, writer.retile_S(values.to(K.dtype)), writer.partition_D(sW[:, :, slot]))
         tw.fence_proxy_async()
-        signal(written[n % stages])
+        signal(written[slot])
 
-    @tw.function
-    def pass_on(n, acc):
-        """Give the sums of step n to the warp that adds them; the first one is step 1."""
-        empty[consumer].wait(n % 2)
-        # Four values of a thread at a time: no two threads meet at a bank.
-        quads = tw.size(acc.layout) // 4
-        values = acc.map_layout(lambda _: tw.Layout((quads, 4), (4, 1)))
-        for each in tw.static_range(quads):
-            tw.copy(values[each, :], part_of_step[each, tid % WARPGROUP, :, consumer])
-        tw.fence_proxy_async()
-        signal(full[2 * consumer + 1 - n % 2])
+    def begin_scores(which, stage, acc):
+        tw.wgmma_fence()
+        tw.gemm(plan.scores, tKV[:, :, :, which], tQG[:, :, :, which * plan.stages + stage], acc, accumulate=False)
+        tw.wgmma_commit()
 
-    # Before the first step there is none: its weights are zeros.
-    none = fragment(plan.scores, plan.rows, plan.columns)
-    tw.clear(none)
-    put_weights(0, none)
-    there.acquire()
-    steps = group * (end - begin)
-    column, heads_left = (end - 1) * plan.columns, group
-    for n in tw.range(1, steps + 1, unroll=1):
-        stage = state.acquire()
-        S, dP = (fragment(plan.scores, plan.rows, plan.columns) for _ in "SP")
-        scores, slopes = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.scores, dP)
-        tw.wgmma_fence()
-        tw.gemm(plan.scores, tK, tQ[:, :, :, stage], S, accumulate=False)
-        tw.wgmma_commit()
-        tw.wgmma_wait(1)  # the product of the step before with its W
-        if n > 1:
-            state.give_back(tw.where(stage == 0, plan.smem_b.shape[2], stage) - 1)
-        tw.wgmma_fence()
-        tw.gemm(plan.scores, tV, tG[:, :, :, stage], dP, accumulate=False)
-        tw.wgmma_commit()
-        tw.wgmma_wait(1)
+    def weigh(scores, stage, column):
+        """Compute P, of what tokens see."""
         is_inside = (column + plan.columns <= extent) & (column + plan.columns - 1 <= beside + after)
         if ~(is_inside & (column >= beside + plan.rows - 1 - before)):
             origin = at[0, 0][1] + column
@@ -258,34 +246,124 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sK, sV, sQ, sG, sW, sums_
         for c in tw.static_range(columns):
             token = at[0, 0][1] + at_of_first[0, c][1]
             scores[:, c] = tw.ex2_approx(scores[:, c] * scale - s_tops[token, stage], ftz=True)
+
+    def incline(slopes, shares, stage):
+        """Compute W from P."""
+        for c in tw.static_range(columns):
+            token = at[0, 0][1] + at_of_first[0, c][1]
+            slopes[:, c] = shares[:, c].to(tw.float32) * (slopes[:, c] - s_deltas[token, stage])
+
+    @tw.function
+    def pass_on(n, acc, part):
+        """Give the sums of step n to the warp that adds them; the first one is step 1."""
+        # Four values of a thread at a time: no two threads meet at a bank.
+        pieces = plan.pieces // plan.parts
+        quads = tw.size(acc.layout) // 4 // pieces
+        values = acc.map_layout(lambda _: tw.Layout((pieces, quads, 4), (4 * quads, 4, 1)))
+        for piece in tw.static_range(pieces):
+            empty[consumer].wait(((n - 1) * plan.pieces + part * pieces + piece + 1) % 2)
+            for each in tw.static_range(quads):
+                tw.copy(values[piece, each, :], part_of_step[each, tid % WARPGROUP, :, consumer])
+            tw.fence_proxy_async()
+            signal(full[2 * consumer + 1 - n % 2])
+
+    def put_own(values):
+        for which in tw.static_range(2):
+            if consumer == which:
+                put(which, values)
+
+    @tw.function
+    def multiply(n, stage, column, S):
+        """Compute a step of 64 keys: P and W stay in registers, and W is written for the next step too."""
+        dP = fragment(plan.scores, plan.rows, plan.columns)
+        scores, slopes = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.scores, dP)
+        begin_scores(1, stage, dP)
+        tw.wgmma_wait(1)
+        weigh(scores, stage, column)
         weights = tw.as_operand_a(plan.scores, S, to=plan.sums)
         # Long rows of scores do not fit into registers beside all else; as weights they do.
         shares = scores
         if plan.columns > 64:
             shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))
         tw.wgmma_fence()
-        tw.gemm(plan.sums, weights, turned_g[:, :, :, stage], acc_v)
+        tw.gemm(plan.sums, weights, turned_qg[:, :, :, plan.stages + stage], acc_v)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
-        for c in tw.static_range(columns):
-            token = at[0, 0][1] + at_of_first[0, c][1]
-            slopes[:, c] = shares[:, c].to(tw.float32) * (slopes[:, c] - s_deltas[token, stage])
+        incline(slopes, shares, stage)
         used[n % stages].wait((n // stages + 1) % 2)
-        put_weights(n, dP)
+        put(n % stages, dP)
         steep = tw.as_operand_a(plan.scores, dP, to=plan.sums)
-        acc_q = begin_tokens(n - 1)
-        tw.gemm(plan.sums, steep, turned_q[:, :, :, stage], acc_k)
+        acc_q = begin_tokens(n - 1, 0)
+        tw.gemm(plan.sums, steep, turned_qg[:, :, :, stage], acc_k)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
         signal(used[(n - 1) % stages])
         if n > 1:
-            pass_on(n - 1, acc_q)
+            pass_on(n - 1, acc_q, 0)
+
+    @tw.function
+    def divide(n, stage, column, S):
+        """Compute a step of half of the head: one consumer has P, and the other one W."""
+        scores = tw.accumulator_rows(plan.scores, S)
+        if consumer == 0:
+            weigh(scores, stage, column)
+            used[0].wait((n - 1) % 2)
+            put(0, S)
+        else:
+            shares = tw.registers(K.dtype, plan.scores.partition_shape((plan.rows, plan.columns), "C"))
+            written[0].wait(n % 2)
+            tw.copy(plan.read, reader.partition_S(sW[:, :, 0]), reader.retile_D(shares))
+            incline(scores, tw.accumulator_rows(plan.scores, shares), stage)
+            used[1].wait((n - 1) % 2)
+            put(1, S)
+        written[0].wait(n % 2)
+        tw.wgmma_fence()
+        tw.gemm(plan.sums, tP[:, :, :, 0], turned_qg[:, :, :, plan.stages + stage], acc_v)
+        tw.wgmma_commit()
+        acc_q = begin_tokens(n, 0)
+        tw.gemm(plan.sums, tP[:, :, :, 1], turned_qg[:, :, :, stage], acc_k)
+        tw.wgmma_commit()
+        tw.wgmma_wait(1)
+        signal(used[0])
+        pass_on(n, acc_q, 0)
+
+    # Before the first step there is none: its weights are zeros.
+    none = fragment(plan.scores, plan.rows, plan.columns)
+    tw.clear(none)
+    if plan.is_divided:
+        put_own(none)
+        signal(used[0])
+    else:
+        put(0, none)
+    there.acquire()
+    steps = group * (end - begin)
+    column, heads_left = (end - 1) * plan.columns, group
+    for n in tw.range(1, steps + 1, unroll=1):
+        stage = state.acquire()
+        S = fragment(plan.scores, plan.rows, plan.columns)
+        if plan.is_divided:  # passed on under this product, and the other half under that of dK
+            acc_q = begin_tokens(n - 1, 1)
+        begin_scores(consumer if plan.is_divided else 0, stage, S)
+        tw.wgmma_wait(1)  # the product of the step before with its W
+        if plan.is_divided:
+            signal(used[1])
+        if n > 1:
+            state.give_back(tw.where(stage == 0, plan.stages, stage) - 1)
+            if plan.is_divided:
+                pass_on(n - 1, acc_q, 1)
+        if plan.is_divided:
+            tw.wgmma_wait(0)
+            divide(n, stage, column, S)
+        else:
+            multiply(n, stage, column, S)
         column = tw.where(heads_left == 1, column - plan.columns, column)
         heads_left = tw.where(heads_left == 1, group, heads_left - 1)
-    acc_q = begin_tokens(steps)
+    if plan.is_divided:  # or the compiler moves sums of the loop while a product is under way, and serialises products
+        tw.wgmma_wait(0)
+    acc_q = begin_tokens(steps, plan.parts - 1)
     tw.wgmma_wait(0)
     if steps > 0:
-        pass_on(steps, acc_q)
+        pass_on(steps, acc_q, plan.parts - 1)
     acc_k *= factor
     store(dK, acc_k, tile, head, batch, plan)
     store(dV, acc_v, tile, head, batch, plan)

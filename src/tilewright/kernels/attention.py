@@ -16,12 +16,7 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels._attention_gradient_kernel import finish_tokens, gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
-from tilewright.kernels.attention_hopper import (
-    GRADIENT_HEADS,
-    hopper_gradient_plan,
-    hopper_plan,
-    why_not,
-)
+from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, why_not
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
 from tilewright.kernels.repeats import repeating
@@ -317,8 +312,7 @@ def _backward(
     others = [problem.heads(x) for x in (problem.q, problem.k, problem.v)]
     lse, *slopes = (problem.numbers(x) for x in numbers)
     slope = slopes[0] if slopes else None
-    head, family = problem.q.shape[-1], family_of(problem, (grad, *others))
-    if head in GRADIENT_HEADS and family == "hopper":
+    if family_of(problem, (grad, *others)) == "hopper":
         gradients_on_hopper(problem, views, (grad, out, lse, slope), ordered)
     else:
         _gradients_by_tiles(problem, views, grad, *numbers_of_tokens(problem, grad, out, lse, slope))
@@ -369,7 +363,7 @@ def gradients_on_hopper(
     q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
     batch, heads, tokens, head = q.shape
     plan = hopper_gradient_plan(q.dtype, head, ordered)
-    tiles = -(-tokens // plan.columns)
+    head, tiles = plan.head, -(-tokens // plan.columns)
     blocks = batch * heads * tiles
     rows, slots = blocks * plan.columns, blocks * plan.consumers
     made = result(problem.function, None, problem.q, (rows * head,), float32)

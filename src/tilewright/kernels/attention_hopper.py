@@ -15,7 +15,7 @@ from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_
 
 WARPGROUP = 128
 HEADS = (64, 128, 256)
-GRADIENT_HEADS = (64, 128)
+FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
@@ -55,16 +55,22 @@ class HopperAttentionPlan:
         return WARPGROUP * (1 + self.consumers)
 
 
+def filled(elements: int) -> int:
+    """Return the elements of tiles: TMA fills heads up with zeros."""
+    return next(head for head in HEADS if elements <= head)
+
+
 @lru_cache(maxsize=64)
 def hopper_plan(
-    dtype: DType, head: int, has_left: bool, has_right: bool, keys: int | None = None
+    dtype: DType, elements: int, has_left: bool, has_right: bool, keys: int | None = None
 ) -> HopperAttentionPlan:
-    """Return the plan for float16 or bfloat16 and 64, 128 or 256 elements a head; `keys` is another tile of keys.
+    """Return the plan for float16 or bfloat16 and up to 256 elements a head; `keys` is another tile of keys.
 
     >>> plan = hopper_plan(bfloat16, 128, False, True)
     >>> plan.rows, plan.keys, plan.threads
     (128, 128, 384)
     """
+    head = filled(elements)
     # What registers and shared memory hold; masks need registers too, and 160 keys are too coarse for the diagonal.
     is_masked = has_left or has_right
     rows, most, q_stages, stages = {
@@ -94,50 +100,73 @@ def hopper_plan(
 
 @dataclass(frozen=True)
 class HopperGradientPlan:
-    """The tiles of all gradients: `rows` are keys, which stay, and `columns` tokens, which go by."""
+    """The tiles of all gradients: `rows` are keys, which stay, and `columns` tokens, which go by.
+
+    A consumer has 64 keys of its own; of long heads both have the same 64, and a half of the head each (`is_divided`).
+    """
 
     rows: int
     columns: int
     head: int
-    smem_a: ComposedLayout  # (rows, head)
-    smem_b: ComposedLayout  # (columns, head, stages)
-    smem_w: ComposedLayout  # (rows, columns, stages)
+    smem_a: ComposedLayout  # (rows, head, 2)
+    smem_b: ComposedLayout  # (columns, head, 2 stages)
+    smem_w: ComposedLayout  # (rows, columns, stages), or P and W
     smem_tokens: ComposedLayout  # (columns, head)
     smem_numbers: Layout  # (columns, stages)
-    smem_sums: Layout  # (rows of 256 values, 256, consumers)
-    parts: Layout  # the same as (four values, thread, value, consumer)
+    smem_sums: Layout  # (rows of 256 values, 256, consumers), of a piece
+    quads: Layout  # the same as (four values, thread, value, consumer)
     scores: TiledMMA  # S = K Q^T
     sums: TiledMMA  # dV += P dO
     tokens: TiledMMA  # dQ = W^T K
-    write: TiledCopy  # W to shared memory
+    write: TiledCopy  # P and W to shared memory
+    read: TiledCopy  # P from there
     write_tokens: TiledCopy  # dQ to shared memory
+    parts: int  # products that dQ is divided into
+    pieces: int  # that a consumer's dQ goes through shared memory in
+    stages: int = 2
     consumers: int = 2
-    registers: tuple[int, int] = (24, 240)  # of the producer and of a consumer
+    registers: tuple[int, int] = (24, 240)  # of the producer, and warps that add, and of a consumer
     threads: int = 3 * WARPGROUP
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether one consumer computes P and the other one W."""
+        return self.rows == 64
+
+    @property
+    def writers(self) -> int:
+        """How many consumers write to a stage of W, or to P."""
+        return 1 if self.is_divided else self.consumers
 
 
 @lru_cache(maxsize=64)
-def hopper_gradient_plan(dtype: DType, head: int, ordered: bool = True) -> HopperGradientPlan:
-    """Return the plan of all gradients, for heads of 64 or 128 elements.
+def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> HopperGradientPlan:
+    """Return the plan of all gradients, for heads of up to 256 elements.
 
-    Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer.
+    Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer; for long heads there
+    is no room for it.
 
     >>> plan = hopper_gradient_plan(bfloat16, 128)
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
-    rows, columns, stages, types = 128, 64 if head == 128 else 128, 2, _TYPES[dtype]
-    lines = atoms.GMMA_K_SW128(dtype)
+    head = filled(elements)
+    # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; shared memory
+    # has room for 16 numbers of each thread beside two stages of long heads.
+    rows, columns, parts, pieces = {64: (128, 128, 1, 1), 128: (128, 64, 1, 1), 256: (64, 64, 2, 4)}[head]
+    is_divided, types, lines = head == 256, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
+    of_w = 2 if ordered or is_divided else 3
     of_keys, of_tokens, of_weights, of_sums = (
         tile_to_shape(lines, shape)
-        for shape in ((rows, head), (columns, head, stages), (rows, columns, 2 if ordered else 3), (columns, head))
+        for shape in ((rows, head, 2), (columns, head, 4), (rows, columns, of_w), (columns, head))
     )
-    # Consumers share the head of dQ, or its tokens.
-    over = (1, 2, 1) if columns == 64 else (2, 1, 1)
-    scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), (2, 1, 1))
-    sums = make_tiled_mma(getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN"), (2, 1, 1))
-    tokens = make_tiled_mma(getattr(atoms, f"SM90_64x{head // over[1]}x16_{types}_SS").with_majors("MN", "MN"), over)
-    lines_of_sums = columns * head // 512
+    # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
+    over, by_keys = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
+    scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), by_keys)
+    product = f"SM90_64x{min(head, 128)}x16_{types}_{'SS' if is_divided else 'RS'}"
+    turned = getattr(atoms, f"SM90_64x{head // over[1] // parts}x16_{types}_SS").with_majors("MN", "MN")
+    tokens = make_tiled_mma(turned, over)
+    lines_of_sums = columns * head // 512 // pieces
     return HopperGradientPlan(
         rows,
         columns,
@@ -146,14 +175,18 @@ def hopper_gradient_plan(dtype: DType, head: int, ordered: bool = True) -> Hoppe
         of_tokens,
         of_weights,
         of_sums,
-        Layout((columns, stages)),
+        Layout((columns, 2)),
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,
-        sums,
+        make_tiled_mma(getattr(atoms, product).with_majors("K", "MN"), (1, 2, 1) if is_divided else by_keys),
         tokens,
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, scores),
+        make_tiled_copy_C(atoms.SM75_U32x4_LDSM_N, scores),
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
+        parts,
+        pieces,
+        registers=(40, 232) if head == 256 else (24, 240),
     )
 
 
@@ -168,8 +201,8 @@ def why_not(views: Sequence[View], factor: float, is_whole: bool, arch: Arch) ->
         return f"{arch.name} has no wgmma"
     if q.dtype not in _TYPES or out.dtype != q.dtype:
         return f"wgmma takes A of float16 or bfloat16 from registers, and q is {q.dtype}"
-    if q.shape[3] not in HEADS or v.shape[3] != q.shape[3]:
-        return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles one of {', '.join(map(str, HEADS))}"
+    if not FEWEST <= q.shape[3] <= HEADS[-1] or v.shape[3] != q.shape[3]:
+        return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles {FEWEST} to {HEADS[-1]}, the same of both"
     if not is_whole:
         return "a bulk copy of a sequence's last tile would bring and overwrite tokens of the next one"
     if not 0 < factor <= _MOST_SCALE:

@@ -47,7 +47,8 @@ from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW
 
 # Tiles along M before the next along N, by the bytes of an element: what examples 05 and 06 do. With 4 bytes groups of
-# 16 took 0.2 to 0.9 % less than of 8 (4096 and 8192 cubed, example 05 on an H200).
+# 16 took 0.2 to 0.9 % less than of 8 (4096 and 8192 cubed, example 05 on an H200); in ping-pong of 128 x 128 they take
+# 1.5, 0.5 and 2 % more (2048, 4096 and 8192 cubed).
 _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
 WARP = 32
@@ -405,11 +406,12 @@ def _configuration(
 ) -> HopperConfiguration:
     """Return a configuration with as many stages as shared memory holds beside the results."""
     warps = tile[0] // ROWS * 4 if tile[0] == _THREE[0] and not is_swapped else 4 * CONSUMERS, 1
+    group = 8 if is_ping_pong and tile == (128, 128) else _GROUP[problem.a.dtype.bytes]
     found = HopperConfiguration(
         (*tile, ROW // problem.a.dtype.bytes),
         warps[::-1] if is_swapped else warps,
         1,
-        _GROUP[problem.a.dtype.bytes] // cluster,
+        group // cluster,
         cluster,
         is_ping_pong,
         is_swapped=is_swapped,

@@ -1,24 +1,29 @@
-"""Build and load the compiled launcher: C of this package, which is compiled where there is a compiler.
+"""Build and load compiled code of this package: C and C++, which are compiled where there is a compiler.
 
-The C is in the folder `native`; `replays` says what it does. A thread waits for the compiler while the program goes on,
-and the result is kept in the cache of compiled kernels under the hash of what it depends on: the C, Python's ABI, the
-compiler. Until it is there, and where it cannot be made, Python's launcher does the same in more time.
-TILEWRIGHT_LAUNCHER says which is used: "python", "compiled" (each process waits for it, and it is an error where there
-is none), or "auto", which is the rule.
+The launcher is the C in the folder `native`; `replays` says what it does. `tilewright.torch` has C++ of its own. A
+thread waits for the compiler while the program goes on, and the result is kept in the cache of compiled kernels under
+the hash of what it depends on: the sources, Python's ABI, the compiler and what it is told. Until it is there, and
+where it cannot be made, Python does the same in more time. A variable of the environment says which is used, for the
+launcher TILEWRIGHT_LAUNCHER: "python", "compiled" (each process waits for it, and it is an error where there is none),
+or "auto", which is the rule.
 """
 
 from __future__ import annotations
 
+import bz2
 import hashlib
 import importlib.machinery
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -30,13 +35,12 @@ from tilewright.runtime.folders import find_folder, make_folder, read_private, r
 VARIABLE = "TILEWRIGHT_LAUNCHER"
 SUFFIX = ".so"
 
+_PACKAGE = Path(__file__).parents[1]
 _CHOICES = ("auto", "compiled", "python")
-_NAME = "tilewright_launcher"
-_SOURCES = ("launcher.c", "calls.h", "form.h")
 _FLAGS = ("-O2", "-fPIC", "-shared", "-w")
 _DIGEST_BYTES = 32  # of the file, behind it: a loader looks at what the headers name, and a file may be cut short
 _MAX_BYTES = 1 << 24
-_SECONDS = 120
+_SECONDS, _SECONDS_AT_END = 120, 4  # that a compiler has, and that it has where the program ends meanwhile
 
 
 @dataclass
@@ -47,143 +51,237 @@ class _State:
     refusal: str | None = None
     thread: threading.Thread | None = None
     process: int = field(default_factory=os.getpid)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_state = _State()
-_lock = threading.Lock()
+@dataclass
+class Extension:
+    """A module that is compiled on the user's machine: its name, its sources, and how it is made.
 
-
-def launcher() -> Any:
-    """Return the module of the compiled launcher, or None while it is built and where there is none.
-
-    The first call looks for it and starts the build. With TILEWRIGHT_LAUNCHER=compiled it waits, and raises
-    `DeviceError` where there is none. Raises `ArgumentError` for another value of the variable.
+    Of `sources`, files of the package, the first is compiled. `compilers` are the variable that names a compiler, and
+    names to look for. `given` returns what it is told beside flags. `what` and `begins` are words for messages.
     """
-    state = _state
-    if state.module is not None or state.refusal is not None:
-        return state.module
-    if state.thread is not None and state.process == os.getpid():
-        return None
-    return _find()
 
+    name: str
+    variable: str
+    what: str
+    begins: str
+    sources: tuple[str, ...]
+    language: str
+    compilers: tuple[str, ...]
+    given: Callable[[], tuple[str, ...]]
+    state: _State = field(default_factory=_State)
 
-def loaded() -> Any:
-    """Return the module where it is loaded already, else None."""
-    return _state.module
+    def module(self) -> Any:
+        """Return the module, or None while it is built and where there is none.
 
-
-def is_settled() -> bool:
-    """Say whether `launcher` gives from now on what it gives now."""
-    return _state.module is not None or _state.refusal is not None
-
-
-def forget() -> None:
-    """Look for the compiled launcher anew, under the environment as it is."""
-    global _state
-    thread = _state.thread
-    if thread is not None and thread.is_alive() and _state.process == os.getpid():
-        thread.join()
-    _state = _State()
-
-
-def wait() -> Any:
-    """Return the module once it is built, None where it cannot be."""
-    found = launcher()
-    thread = _state.thread
-    if found is None and thread is not None:
-        thread.join()
-    return _state.module
-
-
-def report() -> str:
-    """Return which launcher is used and why, in one line; nothing is built."""
-    chosen = _choice()
-    why = _state.refusal or _why_not(chosen)
-    if why is not None:
-        return f"Python's ({why})"
-    path = _path()
-    if os.path.exists(path):  # False for what cannot be a path, too
-        return f"compiled ({path})"
-    return f"compiled, once {_compiler()} has built it: that begins with the first launch on a GPU"
-
-
-def _choice() -> str:
-    chosen = os.environ.get(VARIABLE) or "auto"
-    if chosen not in _CHOICES:
-        raise ArgumentError(f"{VARIABLE} is {chosen!r}; expected one of {', '.join(_CHOICES)}")
-    return chosen
-
-
-def _find() -> Any:
-    global _state, _lock
-    if _state.process != os.getpid():
-        _state, _lock = _State(), threading.Lock()  # another thread of the parent may have held it
-    chosen = _choice()
-    with _lock:
-        state = _state
-        if state.thread is not None or is_settled():
+        The first call looks for it and starts the build. Where the variable is "compiled" it waits, and raises
+        `DeviceError` where there is none. Raises `ArgumentError` for another value of the variable.
+        """
+        state = self.state
+        if state.module is not None or state.refusal is not None:
             return state.module
-        why = _why_not(chosen)
+        if state.thread is not None and state.process == os.getpid():
+            return None
+        return self._find()
+
+    def loaded(self) -> Any:
+        """Return the module where it is loaded already, else None."""
+        return self.state.module
+
+    def is_settled(self) -> bool:
+        """Say whether `module` gives from now on what it gives now."""
+        return self.state.module is not None or self.state.refusal is not None
+
+    def forget(self) -> None:
+        """Look for the module anew, under the environment as it is."""
+        thread = self.state.thread
+        if thread is not None and thread.is_alive() and self.state.process == os.getpid():
+            thread.join()
+        self.state = _State()
+
+    def wait(self) -> Any:
+        """Return the module once it is built, None where it cannot be."""
+        found = self.module()
+        thread = self.state.thread
+        if found is None and thread is not None:
+            thread.join()
+        return self.state.module
+
+    def report(self) -> str:
+        """Return which one is used and why, in one line; nothing is built."""
+        why = self.state.refusal or self.why_not(self._choice())
+        if why is not None:
+            return f"Python's ({why})"
+        path = self._path()
+        if os.path.exists(path):  # False for what cannot be a path, too
+            return f"compiled ({path})"
+        return f"compiled, once {self._compiler()} has built it: that begins with {self.begins}"
+
+    def _choice(self) -> str:
+        chosen = os.environ.get(self.variable) or "auto"
+        if chosen not in _CHOICES:
+            raise ArgumentError(f"{self.variable} is {chosen!r}; expected one of {', '.join(_CHOICES)}")
+        return chosen
+
+    def _find(self) -> Any:
+        if self.state.process != os.getpid():
+            self.state = _State()  # with a lock of its own: another thread of the parent may have held that
+        chosen, state = self._choice(), self.state
+        with state.lock:
+            if state.thread is not None or self.is_settled():
+                return state.module
+            why = self.why_not(chosen)
+            if why is not None:
+                state.refusal = why
+            elif not self._load(state) and chosen == "compiled":
+                self._make(state)
+            elif state.module is None:
+                thread = threading.Thread(target=self._make, args=(state,), name=self.name)
+                try:
+                    thread.start()
+                    state.thread = thread
+                except RuntimeError as error:  # the interpreter is about to end
+                    state.refusal = str(error)
+        if chosen == "compiled" and state.refusal is not None:
+            raise DeviceError(
+                f"{self.variable} asks for {self.what}, and there is none: {state.refusal}",
+                help=f"{self.variable}=auto does without it where it cannot be built",
+            )
+        return state.module
+
+    def why_not(self, chosen: str) -> str | None:
+        """Return why there is none, as far as that is known without building it."""
+        if chosen == "python":
+            return f"{self.variable} is set to it"
+        if not sys.platform.startswith("linux"):
+            return "the compiled one is for Linux"
+        if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+            return "the compiled one is for CPython with its lock"
+        if not (_headers() / "Python.h").exists():
+            return f"there is no Python.h in {_headers()}"
+        if self._compiler() is None:
+            variable, *names, last = self.compilers
+            return f"there is no {self.language} compiler: neither {variable} nor {', '.join(names)} or {last}"
+        if not all(name in _packed() or (_PACKAGE / name).exists() for name in self.sources):
+            return f"its source is not in {_PACKAGE}"
+        return find_folder().refusal
+
+    def _compiler(self) -> str | None:
+        """Return the path of the compiler."""
+        names = (os.environ.get(self.compilers[0], ""), *self.compilers[1:])
+        return next((path for path in map(shutil.which, filter(None, names)) if path is not None), None)
+
+    def _path(self) -> Path:
+        """Return where the module is kept: a file of the cache, beside the kernels."""
+        compiler = os.path.realpath(self._compiler() or "")
+        key = _key(self.sources, self.given(), compiler, os.stat(compiler).st_mtime_ns)
+        return find_folder().path / key[:2] / f"{key}{SUFFIX}"
+
+    def _load(self, state: _State) -> bool:
+        """Load what the cache has; return whether it had something whole."""
+        try:
+            path = self._path()
+            data = read_private(path, _MAX_BYTES)
+            if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
+                return False
+        except (OSError, ValueError):  # not there, or nothing that only this user can have written
+            return False
+        loader = importlib.machinery.ExtensionFileLoader(self.name, os.fspath(path))
+        spec = importlib.util.spec_from_file_location(self.name, path, loader=loader)
+        assert spec is not None
+        try:
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
+        except (ImportError, OSError) as error:  # a folder of which nothing is executed, an older C library
+            state.refusal = f"it cannot be loaded: {str(error).splitlines()[0]}"
+            return True
+        state.module = module
+        return True
+
+    def _make(self, state: _State) -> None:
+        """Build the module and load it, or say in the state why that cannot be done."""
+        try:
+            why = self.build(self._path())
+        except (OSError, ValueError) as error:
+            why = reason(error)
+        if why is None and not self._load(state):
+            why = f"{self._path()} was built, and cannot be read"
         if why is not None:
             state.refusal = why
-        elif not _load(state) and chosen == "compiled":
-            _make(state)
-        elif state.module is None:
-            thread = threading.Thread(target=_make, args=(state,), name="tilewright launcher")
-            try:
-                thread.start()
-                state.thread = thread
-            except RuntimeError as error:  # the interpreter is about to end
-                state.refusal = str(error)
-    if chosen == "compiled" and state.refusal is not None:
-        raise DeviceError(
-            f"{VARIABLE} asks for the compiled launcher, and there is none: {state.refusal}",
-            help=f"{VARIABLE}=auto does without it where it cannot be built",
-        )
-    return state.module
+
+    def build(self, path: Path) -> str | None:
+        """Compile to a file beside its place and move it there in one step; return why it does not compile."""
+        make_folder(path.parent.parent)
+        make_folder(path.parent, follow=False)
+        handle, name = tempfile.mkstemp(suffix=".part", dir=path.parent)
+        os.close(handle)
+        folder = Path(tempfile.mkdtemp())
+        try:
+            files = [folder / Path(source).name for source in self.sources]
+            for file, source in zip(files, self.sources, strict=True):
+                file.write_bytes(source_text(source))
+            # In the folder, whose name is another one each time and would be in the file.
+            told = (*_FLAGS, f"-I{_headers()}", files[0].name, "-o", os.path.abspath(name), *self.given())
+            why = _compile([os.path.abspath(self._compiler() or ""), *told], folder)
+            if why is not None:
+                return why
+            data = Path(name).read_bytes()
+            with open(name, "ab") as made:
+                made.write(hashlib.sha256(data).digest())
+            os.replace(name, path)
+            return None
+        finally:
+            remove(Path(name))
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _why_not(chosen: str) -> str | None:
-    """Return why there is no compiled launcher, as far as that is known without building it."""
-    if chosen == "python":
-        return f"{VARIABLE} is set to it"
-    if not sys.platform.startswith("linux"):
-        return "the compiled one is for Linux"
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return "the compiled one is for CPython with its lock"
-    if not (_headers() / "Python.h").exists():
-        return f"there is no Python.h in {_headers()}"
-    if _compiler() is None:
-        return "there is no C compiler: neither CC nor cc, gcc or clang"
-    if not all((_folder() / name).exists() for name in _SOURCES):
-        return f"its source is not in {_folder()}"
-    return find_folder().refusal
+def _compile(command: list[str], folder: Path) -> str | None:
+    """Run a compiler in a folder; return why it made nothing. A program that has ended does not wait for it long."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        umask=0o077,
+        start_new_session=True,  # a group, which ends as a whole: a compiler starts others
+    )
+    begun = time.monotonic()
+    while True:
+        try:
+            _, said = process.communicate(timeout=0.5)
+            break
+        except subprocess.TimeoutExpired:
+            passed, has_ended = time.monotonic() - begun, not threading.main_thread().is_alive()
+            if passed > (_SECONDS_AT_END if has_ended else _SECONDS):
+                os.killpg(process.pid, signal.SIGTERM)
+                process.communicate()
+                return f"{command[0]} did not end within {passed:.0f} seconds"
+    lines = [line for line in said.splitlines() if "error" in line] or [f"status {process.returncode}"]
+    return f"{command[0]} does not compile it: {lines[0]}" if process.returncode else None
+
+
+@cache
+def _packed() -> dict[str, bytes]:
+    """Return the sources that a wheel holds in one file, in which they take less: names and texts in turn."""
+    file = _PACKAGE / "sources.bz2"
+    parts = bz2.decompress(file.read_bytes()).split(b"\0") if file.exists() else []
+    return {name.decode(): text for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def source_text(name: str) -> bytes:
+    """Return a file of C or C++ of this package."""
+    return _packed().get(name) or (_PACKAGE / name).read_bytes()
 
 
 def _headers() -> Path:
     return Path(sysconfig.get_path("include"))
 
 
-def _folder() -> Path:
-    return Path(__file__).with_name("native")
-
-
-def _compiler() -> str | None:
-    """Return the path of the C compiler."""
-    names = (os.environ.get("CC", ""), "cc", "gcc", "clang")
-    return next((path for path in map(shutil.which, filter(None, names)) if path is not None), None)
-
-
-def _path() -> Path:
-    """Return where the launcher is kept: a file of the cache, beside the kernels."""
-    compiler = os.path.realpath(_compiler() or "")
-    key = _key(compiler, os.stat(compiler).st_mtime_ns)
-    return find_folder().path / key[:2] / f"{key}{SUFFIX}"
-
-
 @cache
-def _key(compiler: str, changed: int) -> str:
-    parts = [*((_folder() / name).read_bytes() for name in _SOURCES), repr(_FLAGS).encode()]
+def _key(sources: tuple[str, ...], given: tuple[str, ...], compiler: str, changed: int) -> str:
+    parts = [*map(source_text, sources), repr((_FLAGS, given)).encode()]
     abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
     parts.append(f"{abi} {sys.hexversion >> 16:x} {compiler} {changed}".encode())
     digest = hashlib.sha256()
@@ -192,59 +290,15 @@ def _key(compiler: str, changed: int) -> str:
     return digest.hexdigest()
 
 
-def _load(state: _State) -> bool:
-    """Load what the cache has; return whether it had something whole."""
-    try:
-        path = _path()
-        data = read_private(path, _MAX_BYTES)
-        if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
-            return False
-    except (OSError, ValueError):  # not there, or nothing that only this user can have written
-        return False
-    loader = importlib.machinery.ExtensionFileLoader(_NAME, os.fspath(path))
-    spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
-    assert spec is not None
-    try:
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    except (ImportError, OSError) as error:  # a folder of which nothing is executed, an older C library
-        state.refusal = f"it cannot be loaded: {str(error).splitlines()[0]}"
-        return True
-    state.module = module
-    return True
-
-
-def _make(state: _State) -> None:
-    """Build the launcher and load it, or say in the state why that cannot be done."""
-    try:
-        why = _build(_path())
-    except (OSError, ValueError) as error:
-        why = reason(error)
-    if why is None and not _load(state):
-        why = f"{_path()} was built, and cannot be read"
-    if why is not None:
-        state.refusal = why
-
-
-def _build(path: Path) -> str | None:
-    """Compile the launcher to a file beside its place and move it there in one step; return why it does not compile."""
-    make_folder(path.parent.parent)
-    make_folder(path.parent, follow=False)
-    handle, name = tempfile.mkstemp(suffix=".part", dir=path.parent)
-    os.close(handle)
-    try:
-        command = [str(_compiler()), *_FLAGS, f"-I{_headers()}", str(_folder() / _SOURCES[0]), "-o", name]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, umask=0o077, check=False)
-        except subprocess.TimeoutExpired:
-            return f"{command[0]} did not end within {_SECONDS} seconds"
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
-            return f"{command[0]} does not compile it: {lines[0]}"
-        data = Path(name).read_bytes()
-        with open(name, "ab") as file:
-            file.write(hashlib.sha256(data).digest())
-        os.replace(name, path)
-        return None
-    finally:
-        remove(Path(name))
+LAUNCHER = Extension(
+    "tilewright_launcher",
+    VARIABLE,
+    "the compiled launcher",
+    "the first launch on a GPU",
+    ("runtime/native/launcher.c", "runtime/native/calls.h", "runtime/native/form.h"),
+    "C",
+    ("CC", "cc", "gcc", "clang"),
+    tuple,
+)
+launcher, loaded, is_settled = LAUNCHER.module, LAUNCHER.loaded, LAUNCHER.is_settled
+forget, wait, report = LAUNCHER.forget, LAUNCHER.wait, LAUNCHER.report

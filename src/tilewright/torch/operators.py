@@ -16,13 +16,14 @@ import torch
 
 from tilewright.errors import ArgumentError
 from tilewright.frames import warn_at
-from tilewright.torch import sharding
+from tilewright.torch import repeats, sharding
 from tilewright.torch.eager import AT_ONCE, WITH_GRADIENTS, Inputs, is_plain_thread, shares_memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_is_traced = torch.compiler.is_dynamo_compiling  # the least of such questions where the answer is no
 _DEVICES = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}  # that kernels run on, and their keys in the dispatcher
 _OWN_INPUTS = ("result", "results", "needs")
 
@@ -75,6 +76,11 @@ class Operator(Generic[P, R]):
         # Where there are gradients: a torch.autograd.Function for transforms, and what applies one without them.
         self._function: Any = None  # Any: a class that is made
         self._apply: Callable[..., Any] | None = None
+        self._gradient: _Backward | None = None
+        # What makes calls in C++ that were met before, and what adds kinds of calls to it: see repeats.py.
+        self._calls: Any = None  # Any: as the next, a function in C++
+        self._add: Any = None
+        self._renewals = 0
         self.ways: sharding.Rule | None = None  # what `sharding` was given
         self._vmap = None if vmap is None else _vmap_rule(self, vmap)
         if self._vmap is not None:
@@ -83,13 +89,20 @@ class Operator(Generic[P, R]):
             _register_autocast(self, autocast)
 
     def __call__(self, *args: P.args, **keywords: P.kwargs) -> R:
+        result: R
+        if not _is_traced() and (calls := self._calls) is not None:
+            result = calls(args, keywords)
+            if result is not NotImplemented:
+                return result
         if self._inputs.is_known and not torch.compiler.is_compiling() and is_plain_thread():
             given = self._filled(args, keywords)
             kind, found = self._inputs.look(given), self._run_direct
+            if kind and self._learn(given, kind) and (result := self._calls(args, keywords)) is not NotImplemented:
+                return result
             if kind == WITH_GRADIENTS and self._apply is not None:
                 kind, found = AT_ONCE, self._apply
             if kind == AT_ONCE:
-                result: R = found(*given)  # no `cast`, which is called
+                result = found(*given)  # no `cast`, which is called
                 return result
         if _untold:
             _tell_dtensor()
@@ -98,6 +111,17 @@ class Operator(Generic[P, R]):
             # torch.func differentiates no operator of torch.library, but functions like this one.
             return cast("R", function.apply(*self._named_inputs(args, keywords).values()))
         return cast("R", self.overload(*args, **keywords))
+
+    def _learn(self, given: tuple[Any, ...], kind: int) -> bool:
+        """Let calls like this one be made in C++, where that is built; nothing has to be asked for them any more."""
+        library = repeats.library(given)
+        if library is None or (kind == WITH_GRADIENTS and self._gradient is None):
+            return False
+        if self._calls is not None and (added := self._add(given, {})) is not None:
+            return bool(added)
+        self._renewals += 1
+        self._calls, self._add = repeats.calls_of(library, self, self._gradient, self._renewals)
+        return bool(self._add(given, {}))
 
     def _filled(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the inputs in order, defaults filled in; something else where the call is wrong, as torch will say."""
@@ -183,9 +207,12 @@ class Operator(Generic[P, R]):
                 help="return new tensors instead, or write a torch.autograd.Function around it",
             )
         run: Callable[..., Any] = function
+        self._gradient, self._calls = None, None
         if setup is None:
             plan = _Backward(self, function)
             run, setup = plan.run, plan.setup
+            if all(str(x.type) == "Tensor" for x in self.overload._schema.returns):
+                self._gradient = plan
         self._definition.register_autograd(run, setup_context=setup)
         parts = {"forward": self.__call__, "backward": run, "setup_context": setup}
         if self._vmap is not None:
@@ -401,7 +428,7 @@ class _Backward:
     """What a backward function asks for by the names of its parameters, kept and handed over."""
 
     def __init__(self, operator: Operator[Any, Any], function: Callable[..., Any]) -> None:
-        self.operator, self.function = operator, function
+        self.name, self.defaults, self.function = operator.name, operator._defaults, function
         inputs = list(operator._signature.parameters)
         signature = inspect.signature(function).parameters
         parameters = list(signature)
@@ -426,7 +453,7 @@ class _Backward:
         saved: list[Any] = []
         plain: dict[str, Any] = {}
         places: dict[str, tuple[int, int | None]] = {}
-        given = (*inputs, *self.operator._defaults[len(inputs) :], output)
+        given = (*inputs, *self.defaults[len(inputs) :], output)
         for name, place in self.kept:
             value = given[place]
             if isinstance(value, torch.Tensor):
@@ -450,19 +477,38 @@ class _Backward:
         wanted = zip(self.inputs, ctx.needs_input_grad, strict=False)
         # For a list of tensors there is a list of answers.
         needs = frozenset(name for name, need in wanted if (any(need) if isinstance(need, (list, tuple)) else need))
+        found = self._found(given, needs, gradients)
+        return tuple(found.get(name) for name in self.inputs)
+
+    def finish(self, values: tuple[Any, ...], saved: list[Any], needs: list[bool], gradients: list[Any]) -> list[Any]:
+        """Return the gradients of the inputs that are tensors, from what C++ kept: see `Kept` there."""
+        tensors = [name for name, value in zip(self.inputs, values, strict=True) if value is ...]
+        given: dict[str, Any] = {}
+        left = iter(saved)
+        for name, place in self.kept:
+            if place >= 0:
+                given[name] = next(left) if values[place] is ... else values[place]
+            else:
+                results = tuple([next(left) for _ in range(self.gradients)])
+                given[name] = results[0] if self.gradients == 1 else results
+        found = self._found(given, frozenset(n for n, need in zip(tensors, needs, strict=True) if need), gradients)
+        return [found.get(name) for name in tensors]
+
+    def _found(self, given: dict[str, Any], needs: frozenset[str], gradients: Sequence[Any]) -> Mapping[str, Any]:
+        """Call the function, and return the gradients by the names of inputs."""
         if "needs" in self.names:
             given["needs"] = needs
-        found = self.function(*gradients, *(given[name] for name in self.names))
+        found: Any = self.function(*gradients, *(given[name] for name in self.names))
         if not isinstance(found, Mapping):
             if len(self.tensors) != 1:
                 raise ArgumentError(
-                    f"the backward function of {self.operator.name} returned a {type(found).__name__}, "
+                    f"the backward function of {self.name} returned a {type(found).__name__}, "
                     f"and it has the tensors {', '.join(self.tensors)}",
                     help=f'return a dict: {{"{self.tensors[0]}": ...}}',
                 )
             found = {self.tensors[0]: found}
-        _check_names(self.operator.name, "the backward function", found, self.inputs)
-        return tuple(found.get(name) for name in self.inputs)
+        _check_names(self.name, "the backward function", found, self.inputs)
+        return cast("Mapping[str, Any]", found)
 
 
 def _vmap_rule(operator: Operator[Any, Any], vmap: str | Callable[..., Any]) -> Callable[..., Any]:

@@ -165,8 +165,8 @@ def test_processes_that_build_at_once_all_have_it(tmp_path: Path) -> None:
 @needs_compiler
 def test_threads_that_ask_at_once_build_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Path] = []
-    build = compiled._build
-    monkeypatch.setattr(compiled, "_build", lambda path: (built.append(path), build(path))[1])
+    build = compiled.LAUNCHER.build
+    monkeypatch.setattr(compiled.LAUNCHER, "build", lambda path: (built.append(path), build(path))[1])
     threads = [threading.Thread(target=compiled.launcher) for _ in range(4)]
     for thread in threads:
         thread.start()
