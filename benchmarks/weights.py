@@ -2,10 +2,11 @@
 
     python -m benchmarks.weights [--only 4-bit grouped few] [--each] [--json FILE]
 
-4-bit weights of 8192 x 8192 in groups of 128, with 1 to 4096 rows of bfloat16: `tw.matmul(x, weights)`, torch's
-`_weight_int4pack_mm`, and the product with bfloat16 weights. Grouped products of 8 experts, 4096 -> 14336, with uneven
-rows: `tw.grouped_matmul`, torch's `_grouped_mm`, and a loop of products; forward and both gradients. Few rows of
-bfloat16: `tw.matmul`, `torch.matmul`, and every configuration of the streaming family. With `--each` every
+4-bit weights of 8192 x 8192 in groups of 128, with 1 to 4096 rows of bfloat16: `tw.matmul(x, weights)`, the same with
+`precision="rounded"`, torch's `_weight_int4pack_mm`, and the product with bfloat16 weights. Grouped products of 8
+experts, 4096 -> 14336, with uneven rows: `tw.grouped_matmul`, torch's `_grouped_mm`, and a loop of products; forward
+and both gradients. Few rows of bfloat16: `tw.matmul`, `torch.matmul`, and every configuration of the streaming family.
+With `--each` every
 configuration of the families for packed weights is timed. What the model predicted for a configuration is told.
 
 Candidates of one row run interleaved in random order, on normal random data and warm caches, as CUDA graphs where a
@@ -91,9 +92,14 @@ def four_bits(each: bool) -> dict[str, Any]:
     for m in ROWS:
         x = torch.randn(m, k, device="cuda").to(torch.bfloat16)
         exact = x[:4].double() @ exact_weights
-        error = float((tw.matmul(x, weights)[:4].double() - exact).abs().max() / exact.abs().max())
-        runs: Runs = {
+        own: dict[str, Callable[[], torch.Tensor]] = {
             "tw.matmul, 4 bits": partial(tw.matmul, x, weights),
+            "tw.matmul, rounded": partial(tw.matmul, x, weights, precision="rounded"),
+        }
+        errors = {
+            name: float((run()[:4].double() - exact).abs().max() / exact.abs().max()) for name, run in own.items()
+        }
+        runs: Runs = own | {
             "torch, bfloat16": partial(torch.matmul, x, full),
             "_weight_int4pack_mm": partial(torch.ops.aten._weight_int4pack_mm, x, packed, 128, scales),
         }
@@ -105,7 +111,8 @@ def four_bits(each: bool) -> dict[str, Any]:
         for name, us in predicted.items():
             times[name]["predicted_us"] = us
         chosen = tw.matmul.explain(x, weights).choice
-        times["tw.matmul, 4 bits"] |= {"error": error}
+        for name, error in errors.items():
+            times[name] |= {"error": error}
         row = f"4-bit weights: {m} x {n} x {k}"
         results[row] = {"chosen": f"{chosen.family.name}, {chosen.configuration}" if chosen else "", "times": times}
         report(row, times, "tw.matmul, 4 bits")
@@ -215,7 +222,8 @@ def groups(each: bool) -> dict[str, Any]:
 
 def report(row: str, times: dict[str, Any], own: str) -> None:
     """Print a row: microseconds, and the ratio of the fastest of the others to our own."""
-    others = [x["seconds"] for name, x in times.items() if name != own and "predicted_us" not in x]
+    ours = own.partition(",")[0]
+    others = [x["seconds"] for name, x in times.items() if not name.startswith(ours) and "predicted_us" not in x]
     told = ", ".join(
         f"{name} {x['seconds'] * 1e6:.1f} us" + (f" (predicted {x['predicted_us']:.1f})" if "predicted_us" in x else "")
         for name, x in times.items()

@@ -60,6 +60,25 @@ def test_weights_unpacked(bits: int, out: torch.dtype) -> None:
     assert torch.equal(ordered.to_matrix(out), torch.from_numpy(ordered.dequantised()).to(out))
 
 
+def test_rounding_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tw.matmul` is told of it by function and module, and refuses other precisions; gradients need not know."""
+    told, product = [], tw.matmul
+    told_of = lambda *args, **more: told.append(more.get("precision")) or product(*args, **more)  # noqa: E731
+    monkeypatch.setattr(tw, "matmul", told_of)
+    weights, x = weights_of(), x_of(2, 40)
+    layer = tw.torch.nn.QuantizedLinear(weights)
+    exact = layer(x)
+    layer.precision = "rounded"
+    for y in (layer(x), tw.torch.quantized_matmul(x, weights, precision="rounded")):
+        assert torch.equal(y, exact)  # few rows are not rounded
+        assert torch.equal(
+            torch.autograd.grad(y.sum(), x)[0], torch.autograd.grad(exact.sum(), x, retain_graph=True)[0]
+        )
+    assert [p for p in told if p] == ["rounded"] * 2
+    with pytest.raises(ArgumentError, match="precision='tf32', and a is multiplied by packed weights"):
+        tw.torch.quantized_matmul(x, weights, precision="tf32")
+
+
 def test_an_order_of_rows() -> None:
     """GPTQ's act-order: columns of x are taken in the weights' order, and their gradients go back."""
     qweight, g_idx = torch.randint(-9999, 9999, (8, 8), dtype=torch.int32), torch.arange(64) % 2

@@ -101,7 +101,8 @@ class Matmul:
         |a b| over k, the error is at most (K/8 + 90) u S for "tf32x3" and (K/16 + 150) u S for "bf16x6" and "bf16x9",
         and at most K u S for "ieee"; numbers below 2**-113 lose their last bits. Results that are not finite are
         computed again as by "ieee". For 8-bit floats, tensor cores sum each 128 of K, keeping some 14 bits on sm_90a,
-        and these sums are added in float32; with "fp8_fast" tensor cores sum all of K.
+        and these sums are added in float32; with "fp8_fast" tensor cores sum all of K. "rounded" lets packed weights
+        be rounded to the type of `a`.
 
         >>> a, b = np.full((8, 8), 1 + 2.0**-13, np.float32), np.eye(8, dtype=np.float32)
         >>> [bool((tw.matmul(a, b, precision=p) == a).all()) for p in ("ieee", "tf32", "tf32x3", "bf16x9")]

@@ -52,11 +52,13 @@ class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
     takes what `tw.quantize`, `tw.quantized`, `tw.quantized.from_gptq` or `tw.quantized.from_awq` return. Weights,
     scales and zeros are buffers, so that `to` moves them and `state_dict` has them; the bias is a parameter.
     `load_state_dict` takes the state of a module of the same format. `half()` and similar methods only round the scales
-    to the type.
+    to the type. `precision` may be set to "rounded", as that of `tw.torch.quantized_matmul`.
 
     The input is float16 or bfloat16, or becomes autocast's type. Raises `ArgumentError` as
     `tw.torch.quantized_matmul` does.
     """
+
+    precision: str | None = None
 
     def __init__(self, weights: Quantized, bias: torch.Tensor | None = None) -> None:
         super().__init__()
@@ -92,7 +94,7 @@ class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
         return Quantized(self.packed, self.scales, self.zeros, replace(self._format, scale=scale), self.order)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # torch's name for it
-        return quantized_matmul(input, self.weights, self.bias)
+        return quantized_matmul(input, self.weights, self.bias, precision=self.precision)
 
     def extra_repr(self) -> str:
         """Return what torch shows of the module."""

@@ -54,18 +54,18 @@ def _unpacked_ways(*args: Any) -> list[Way]:
 @op("tilewright::quantized_matmul", shape=_result, vmap="loop")
 def quantized_matmul_operator(
     x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bias: torch.Tensor | None,
-    bits: int, group: int, k: int, n: int, zero: int,
+    bits: int, group: int, k: int, n: int, zero: int, precision: str = "",
 ) -> torch.Tensor:  # fmt: skip
     """Multiply by packed weights: the operator under `tw.torch.quantized_matmul`. A `zero` of -1 is none for all."""
     weights = Quantized(packed, scales, zeros, _format(scales, bits, group, k, n, zero))
-    found: torch.Tensor = tilewright.matmul(x, weights, bias=bias)
+    found: torch.Tensor = tilewright.matmul(x, weights, bias=bias, precision=precision or None)
     return found
 
 
 @quantized_matmul_operator.backward
 def _quantized_matmul_backward(
     grad: torch.Tensor, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None,
-    bias: torch.Tensor | None, bits: int, group: int, k: int, n: int, zero: int, needs: frozenset[str],
+    bias: torch.Tensor | None, bits: int, group: int, k: int, n: int, zero: int, precision: str, needs: frozenset[str],
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     found = {}
     if bias is not None and "bias" in needs:
@@ -82,7 +82,9 @@ def _quantized_matmul_ways(x: Any, *args: Any) -> list[Way]:
     return rows + [Way([p], {"x": p, "bias": p}) for p in sums()]
 
 
-def quantized_matmul(x: torch.Tensor, weights: Quantized, bias: torch.Tensor | None = None) -> torch.Tensor:
+def quantized_matmul(
+    x: torch.Tensor, weights: Quantized, bias: torch.Tensor | None = None, *, precision: str | None = None
+) -> torch.Tensor:
     """Return x @ ((q - zero) * scale) + bias for packed weights, with gradients of `x` and `bias`.
 
     >>> import torch, tilewright as tw
@@ -96,8 +98,9 @@ def quantized_matmul(x: torch.Tensor, weights: Quantized, bias: torch.Tensor | N
 
     `x` (..., K) is float16 or bfloat16, or becomes autocast's type; `weights` are what `tw.quantize`, `tw.quantized`
     and its readers of GPTQ's and AWQ's files return, and `bias` is a vector of N. The product multiplies group sums in
-    float32 by their scales; the gradient of `x` is a product with the weights unpacked in x's type, which takes
-    temporary memory. Weights and scales have no gradients. CPU tensors run in the simulator.
+    float32 by their scales, unless `precision="rounded"` lets weights be rounded to x's type; the gradient of `x` is a
+    product with the weights unpacked in x's type, which takes temporary memory. Weights and scales have no gradients.
+    CPU tensors run in the simulator.
 
     Raises `ArgumentError` for other types, shapes that do not fit, and weights that are not torch tensors.
     """
@@ -115,7 +118,7 @@ def quantized_matmul(x: torch.Tensor, weights: Quantized, bias: torch.Tensor | N
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
         x = x.to(torch.get_autocast_dtype(device))
     f, tensors = weights.format, (weights.packed, weights.scales, weights.zeros, bias)
-    numbers = f.bits, f.group, f.k, f.n, -1 if f.zero is None else f.zero
+    numbers = f.bits, f.group, f.k, f.n, -1 if f.zero is None else f.zero, precision or ""
     rows = weights.take_columns(x)
     if rows.ndim == 1:
         return quantized_matmul_operator(rows[None], *tensors, *numbers)[0]
