@@ -6,8 +6,8 @@
 `precision="rounded"`, torch's `_weight_int4pack_mm`, and the product with bfloat16 weights. Grouped products of 8
 experts, 4096 -> 14336, with uneven rows: `tw.grouped_matmul`, torch's `_grouped_mm`, and a loop of products; forward
 and both gradients. Few rows of bfloat16: `tw.matmul`, `torch.matmul`, and every configuration of the streaming family.
-With `--each` every
-configuration of the families for packed weights is timed. What the model predicted for a configuration is told.
+With `--each` every configuration of the families for packed weights is timed. What the model predicted for a
+configuration is told.
 
 Candidates of one row run interleaved in random order, on normal random data and warm caches, as CUDA graphs where a
 launch takes longer than its work. Before they are timed, results are compared with float64.

@@ -197,7 +197,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     sums = tw.accumulator_rows(plan.mma, acc)
     group_sums = [tw.accumulator_rows(plan.mma, part) for part in parts]
     words, packed = tw.registers(tw.uint32, plan.word_layout), sW.recast(tw.uint32)
-    steps, steps_of_group = plan.steps // plan.sums, plan.steps // plan.parts
+    steps, steps_of_group = plan.steps // plan.additions, plan.steps // plan.parts
     shares = Shares(plan) if plan.shares > 1 else None
     state = ring.consumer()
     if shares is not None:
@@ -250,7 +250,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     def finish_item(item, stage):
         """Multiply the groups of an item behind its first, and add all."""
         add(item, stage, 0)
-        for g in tw.static_range(plan.sums - 1):
+        for g in tw.static_range(plan.additions - 1):
             begin(item, stage, g + 1)
             add(item, stage, g + 1)
 

@@ -33,7 +33,7 @@ _MOST_STAGES = 16
 _GROUP = 8  # tiles along the columns of the weights before the next along the rows of x
 _ROWS_OF_X = (8, 16, 32, 64, 128)
 _ROUNDED_ROWS = 256  # of weights that are rounded: registers hold no sums of groups beside the total's
-_ROUNDED_STAGES = 3  # at least: groups of 128 and more leave memory for them
+_ROUNDED_STAGES = 3  # at least: 4 bits in groups of 128 and more leave memory for them, and 8 bits never
 _PEERS = (2, 4, 8)
 
 # What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
@@ -110,7 +110,7 @@ class WarpgroupPlan(WeightPlan):
         return 2 if self.peers > 1 and self.tokens > ROWS else 1
 
     @property
-    def sums(self) -> int:
+    def additions(self) -> int:
         """How often the sums of an item are added to the total: once a group, or not by themselves."""
         return 1 if self.rounds else self.parts
 
@@ -244,7 +244,7 @@ class WeightWarpgroups(Family):
             for columns in (64, 128, 256) if row <= ROWS else (128,):
                 for peers in (1, *_PEERS) if columns > 64 else (1,):
                     found.append(_configuration(problem, row, columns, peers, arch))
-        if problem.sums_stay and problem.weights.bits == 4 and problem.m > _ROWS_OF_X[-1]:
+        if problem.sums_stay and problem.m > _ROWS_OF_X[-1]:
             found.append(_configuration(problem, _ROUNDED_ROWS, 128, 1, arch))
         return [one for one in found if one is not None]
 

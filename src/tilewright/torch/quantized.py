@@ -118,8 +118,8 @@ def quantized_matmul(
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
         x = x.to(torch.get_autocast_dtype(device))
     f, tensors = weights.format, (weights.packed, weights.scales, weights.zeros, bias)
-    numbers = f.bits, f.group, f.k, f.n, -1 if f.zero is None else f.zero, precision or ""
+    numbers = f.bits, f.group, f.k, f.n, -1 if f.zero is None else f.zero
     rows = weights.take_columns(x)
     if rows.ndim == 1:
-        return quantized_matmul_operator(rows[None], *tensors, *numbers)[0]
-    return quantized_matmul_operator(rows, *tensors, *numbers)
+        return quantized_matmul_operator(rows[None], *tensors, *numbers, precision or "")[0]
+    return quantized_matmul_operator(rows, *tensors, *numbers, precision or "")
