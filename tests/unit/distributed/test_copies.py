@@ -131,7 +131,9 @@ def test_a_kernel_that_sends_nothing_multiplies_what_comes(ranks: int, monkeypat
     assert kernel.launched
 
 
-@pytest.mark.parametrize("configuration", [COOPERATIVE, replace(PING_PONG, blocks=3)], ids=str)
+@pytest.mark.parametrize(
+    "configuration", [pytest.param(COOPERATIVE, marks=pytest.mark.slow), replace(PING_PONG, blocks=3)], ids=str
+)
 def test_a_kernel_stages_what_is_sent(configuration: Any) -> None:
     """The sums for others lie in the order of the ring, and are told of; the rank's own have what has come."""
     ranks, rank, (m, n, k) = 3, 1, (140, 72, 72)

@@ -247,7 +247,7 @@ EPILOGUES: list[Any] = [
         for is_column, order in enumerate("CF")
     ],
 )
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 def test_epilogue(epilogue: Callable[..., Any], expected: Callable[[Array], Array], order: Any) -> None:
     a, b = whole(1, (40, 30), np.float32), whole(2, (30, 24), np.float32)
     out = np.empty((40, 24), np.float32, order=order)
