@@ -127,7 +127,7 @@ class Pushes:
 def test_a_kernel_that_sends_nothing_multiplies_what_comes(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "sender_for", lambda buffer, array, part: Pushes(buffer, array))
     with only(PING_PONG) as kernel:
-        assert all(tw.simulate(ranks=ranks).run(lambda rank: program(rank, 70, 72, 136, 2)))
+        assert all(tw.simulate(ranks=ranks).run(lambda rank: program(rank, 70, 72, 72, 2)))
     assert kernel.launched
 
 
