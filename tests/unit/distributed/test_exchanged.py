@@ -268,7 +268,7 @@ def test_each_word_between_ranks_is_needed(name: str) -> None:
     [
         pytest.param(COOPERATIVE, 0, (130, 72, 72), id="next", marks=slow),
         pytest.param(COOPERATIVE, 1, (64, 64, 72), id="last"),
-        pytest.param(PING_PONG, 0, (200, 72, 72), id="next, ping-pong"),
+        pytest.param(PING_PONG, 0, (200, 72, 72), id="next, ping-pong", marks=slow),
     ],
 )
 def test_a_tile_is_told_of_when_its_stores_are_complete(
