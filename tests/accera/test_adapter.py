@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs.py")
 
@@ -40,6 +42,7 @@ def test_programs_are_told_apart(tmp_path):
     assert "- **1** AttributeError: '..' object has no attribute '..'" in table
 
 
+@pytest.mark.slow
 def test_what_worked_is_not_run_again_and_what_takes_long_is_ended(tmp_path):
     records, _, out = run(tmp_path, "--only", "works_fused")
     earlier = tmp_path / "earlier.json"

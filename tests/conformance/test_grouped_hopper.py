@@ -106,7 +106,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, ends: An
 
 
 QUICK = (
-    "rows", "rows, ping-pong of two instructions", "rows, results of odd rows", "columns", "K, ping-pong",
+    "rows, ping-pong of two instructions", "rows, results of odd rows", "columns", "K, ping-pong",
 )  # fmt: skip
 
 
@@ -162,6 +162,7 @@ def test_rows_of_no_group_are_left_alone(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "majors"), [("M", "MK"), ("N", "KK"), ("K", "KM"), ("K", "KK"), ("K", "MM")])
+@pytest.mark.spread(5)
 def test_a_contiguous_mode_that_is_ragged_is_for_another_kernel(backend: Backend, mode: str, majors: str) -> None:
     """Boxes of TMA begin at multiples of 16 bytes along it, and groups anywhere: an H200 calls it an illegal instruction."""
     case = Case(mode, (60, 24, 136), COOPERATIVE, (7, 40), majors=majors)

@@ -150,7 +150,7 @@ QUICK = (
 
 
 @pytest.mark.parametrize("name", rest_is_slow(CASES, *QUICK))
-@pytest.mark.spread(4)
+@pytest.mark.spread(8)
 def test_products(backend: Backend, name: str) -> None:
     case = CASES[name]
     a, b = operands(case)

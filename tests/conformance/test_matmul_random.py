@@ -37,10 +37,16 @@ QUICK = {  # a problem of each family whose kernel is traced and run in less tha
 }  # fmt: skip
 
 
+# Families of which the tests beside this one, or those of kernels, simulate most products anyway.
+SIMULATED = {"hopper", "hopper tf32", "multistage", "streaming", "weight tiles", "grouped", "grouped hopper", "simt"}
+
+
 def in_simulator() -> list[Any]:
-    """Return a problem of each family, and more that are slow."""
+    """Return a problem of each family that other tests simulate less, and more that are slow."""
     rest = [(name, n) for name in SUBJECTS for n in range(scaled(8)) if QUICK[name] != n]
-    return [*QUICK.items(), *(pytest.param(name, n, marks=pytest.mark.slow) for name, n in rest)]
+    rest += [(name, QUICK[name]) for name in QUICK if name in SIMULATED]
+    quick = [(name, n) for name, n in QUICK.items() if name not in SIMULATED]
+    return [*quick, *(pytest.param(name, n, marks=pytest.mark.slow) for name, n in rest)]
 
 
 @pytest.mark.parametrize(("family", "number"), in_simulator())

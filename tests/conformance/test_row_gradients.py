@@ -58,7 +58,7 @@ def test_softmax(backend: Backend, dtype: tw.DType, shape: tuple[int, ...], is_l
 
 @pytest.mark.parametrize("is_centred", [False, True], ids=["rms_norm", "layer_norm"])
 @every_case
-@pytest.mark.spread(6)
+@pytest.mark.spread(12)
 def test_norms(backend: Backend, dtype: tw.DType, shape: tuple[int, ...], is_centred: bool) -> None:
     x, grad, w = numbers(shape, dtype), numbers(shape, dtype, 1), numbers(shape[-1:], dtype, 2)
     u, kind = unit(dtype), np.float64 if dtype is tw.float64 else np.float32

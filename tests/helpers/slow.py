@@ -71,11 +71,13 @@ def spread(cases: Sequence[Mapping[str, int]], every: int) -> set[int]:
     """Return which cases of a test the suite runs where one of `every` is enough; the rest is slow.
 
     A case is given by which value of each parameter it has. Of each `every` neighbours one is kept, each time a place
-    further on, so that what repeats within them is met at every place, and the last. To these come cases until each
-    value that several cases share is there, so that every class of case is represented.
+    further on, so that what repeats within them is met at every place, and the last of more than `every`. To these come
+    cases until each value that several cases share is there, so that every class of case is represented.
     """
     count = len(cases)
-    kept = {min(start + start // every % every, count - 1) for start in range(0, count, every)} | {count - 1}
+    kept = {min(start + start // every % every, count - 1) for start in range(0, count, every)}
+    if count > every:
+        kept.add(count - 1)
     shared = {value for value, times in Counter(value for case in cases for value in case.items()).items() if times > 1}
     missing = shared - {value for n in kept for value in cases[n].items()}
     while missing:

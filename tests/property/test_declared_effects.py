@@ -36,7 +36,7 @@ def test_a_law_that_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.zeros(32, np.float32)
     with declared_effects():
         write[1, 32](x)
-        monkeypatch.setitem(effects._known, Store, declared._replace(uses=()))
+        monkeypatch.setitem(effects.ROLES, Store, declared._replace(uses=()))
         with pytest.raises(AssertionError, match="Store does not declare"):
             write[1, 32](x)
 
@@ -45,7 +45,7 @@ def test_a_case_that_breaks_the_law_fails(monkeypatch: pytest.MonkeyPatch) -> No
     """What runs a case reports every error: the law's own comes out as one of the case."""
     case = next(case for case in cases() if "copy" in case.name)
     assert run_case(case, "sim").passed  # compiled while the law holds: a store without effects would be removed
-    monkeypatch.setitem(effects._known, Store, effects.roles_of(Store)._replace(uses=()))
+    monkeypatch.setitem(effects.ROLES, Store, effects.roles_of(Store)._replace(uses=()))
     with declared_effects():
         report = run_case(case, "sim")
     assert not report.passed and "does not declare" in (report.failure or "")

@@ -16,7 +16,7 @@ from tilewright.ir.printer import to_text
 from tilewright.ir.verify import verify
 from tilewright.passes.pipeline import PASSES, run_passes
 
-some = examples(13, 80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+some = examples(8, 80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def outcome(case: Case, kernel: Kernel) -> Run | str:

@@ -42,7 +42,7 @@ every_kernel = pytest.mark.parametrize(("stem", "name", "given"), KERNELS, ids=s
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")

@@ -75,11 +75,16 @@ def test_what_is_not_kept_is_slow():
 def test_a_spread_has_one_of_so_many_neighbours_and_each_value_that_cases_share(extents, every):
     cases = [{f"p{n}": value for n, value in enumerate(values)} for values in product(*map(range, extents))]
     kept = slow.spread(cases, every)
-    assert {0, len(cases) - 1} <= kept <= set(range(len(cases)))
+    assert {0, *([len(cases) - 1] if len(cases) > every else [])} <= kept <= set(range(len(cases)))
     assert all(kept & set(range(start, start + every)) for start in range(0, len(cases), every))
     for name, extent in zip(cases[0], extents, strict=True):
         assert {cases[n][name] for n in kept} == set(range(extent)) or len(cases) == extent
     assert len(kept) <= len(cases) // every + 2 + sum(extents)
+
+
+def test_of_no_more_cases_than_its_step_a_spread_keeps_the_first_and_what_cases_share():
+    assert slow.spread([{"p": 0}, {"p": 1}], 2) == slow.spread([{"p": n} for n in range(5)], 6) == {0}
+    assert slow.spread([{"p": p, "q": q} for p in range(2) for q in range(2)], 4) == {0, 3}
 
 
 def test_a_spread_meets_every_place_of_a_pattern_as_long_as_its_step():

@@ -15,9 +15,11 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
+from collections.abc import Mapping
+from functools import cache
 from io import BytesIO
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 
 import pytest
 
@@ -40,15 +42,24 @@ def build() -> ModuleType:
     return module
 
 
-def plain_wheel() -> dict[str, bytes]:
+@pytest.fixture(scope="module")
+def shown(build: ModuleType) -> frozenset[str]:
+    """What users of the wheel may meet: worked out of all modules."""
+    names: frozenset[str] = build.exported(plain_wheel())
+    return names
+
+
+@cache
+def plain_wheel() -> Mapping[str, bytes]:
     """Return what the build backend puts into the wheel, but for the metadata: the package and the examples."""
     folders = {"tilewright/": ROOT / "src" / "tilewright", "tilewright/examples/": EXAMPLES}
-    return {
+    files = {
         f"{prefix}{path.relative_to(folder).as_posix()}": path.read_bytes()
         for prefix, folder in folders.items()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
+    return MappingProxyType(files)
 
 
 @pytest.mark.slow
@@ -80,10 +91,9 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     assert modules == set(files) - {"tilewright.dist-info/RECORD"} - archives
 
 
-def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType) -> None:
+def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType, shown: frozenset[str]) -> None:
     """But for the docstrings of private functions; and every statement stays on its line."""
     files = plain_wheel()
-    shown = build.exported(files)
     modules = [name for name in files if build.is_ours(name) and not name.startswith("tilewright/examples/")]
     for name in modules[:: len(modules) // 30]:
         lean = build.lean(files[name], name, shown)
@@ -103,11 +113,12 @@ def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] 
             for node in ast.walk(function.args):
                 if isinstance(node, ast.arg):
                     node.annotation = None
+        local = list(build.local_annotations(tree))  # kept: an id is that of another node as soon as its node is gone
+        numbers = {id(x) for x in local}
         for parent in ast.walk(tree):
             for body in (getattr(parent, part, None) for part in ("body", "orelse", "finalbody")):
                 if isinstance(body, list):
-                    local = {id(x) for x in build.local_annotations(tree)}
-                    body[:] = [unannotated(x) if id(x) in local else x for x in body]
+                    body[:] = [unannotated(x) if id(x) in numbers else x for x in body]
         for node in build.unseen(tree, name, shown):
             docstring = node.body.pop(0)
             if not node.body and not isinstance(node, ast.Module):
@@ -308,13 +319,12 @@ int f(void) {
     assert build.lean_c(source) == b"#define TWICE(x) \\\n(2 * (x))\nint f(void) {\nreturn TWICE(1);\n}\n"
 
 
-def test_docstrings_of_public_names_stay(build: ModuleType) -> None:
+def test_docstrings_of_public_names_stay(build: ModuleType, shown: frozenset[str]) -> None:
     """Law: what a user can ask for by name, with its methods, is documented after an ordinary installation too."""
     rooms = [importlib.import_module(f"tilewright.{room}") for room in tw._SUBMODULES]
     public = [getattr(tw, name) for name in tw._MODULE_OF] + [getattr(room, n) for room in rooms for n in room.__all__]
     names = {(x.__module__, x.__name__) for x in public if isinstance(x, (type, FunctionType))}
     files = plain_wheel()
-    shown = build.exported(files)
     for module in {module for module, _ in names}:
         name = f"{module.replace('.', '/')}.py"
         if name in files:
@@ -326,10 +336,9 @@ def test_docstrings_of_public_names_stay(build: ModuleType) -> None:
                     assert not [x.name for x in (node, *methods) if id(x) in left_out], name
 
 
-def test_docstrings_of_modules_stay_where_users_reach_the_module(build: ModuleType) -> None:
+def test_docstrings_of_modules_stay_where_users_reach_the_module(build: ModuleType, shown: frozenset[str]) -> None:
     """`help(tw.torch.nn)` has it; of a module that only has the name of something public nobody asks."""
     files = plain_wheel()
-    shown = build.exported(files)
     documented = {
         name: ast.get_docstring(ast.parse(build.lean(files[f"tilewright/{name}.py"], f"tilewright/{name}.py", shown)))
         for name in ("__init__", "torch/__init__", "torch/nn", "torch/products", "kernels/matmul", "instructions/mma")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from functools import cache
 from typing import Any
 
 from tilewright.atoms.copy import CopyAtom, UniversalCopy
@@ -44,6 +45,11 @@ _FAMILIES = {
 
 def __getattr__(name: str) -> Any:  # Any: an atom or what makes one, which a type checker cannot tell from the name
     """Make an atom of an instruction when it is first used (PEP 562)."""
+    return _found(name)
+
+
+@cache  # plans are compared by hundreds
+def _found(name: str) -> Any:  # Any: as above
     for module, functions in _FUNCTIONS.items():
         if name in functions:
             return getattr(_module(module), name)

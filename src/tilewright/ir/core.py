@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilewright.dtypes import DType
-from tilewright.ir.effects import NO_EFFECTS, BufferUse, Effects, roles_of
+from tilewright.ir.effects import NO_EFFECTS, ROLES, BufferUse, Effects
 from tilewright.ir.facts import Facts
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.remarks import Remark
@@ -140,7 +140,7 @@ class Block:
             ops = iter(top.ops) if isinstance(top, Block) else top
             for op in ops:
                 yield op
-                if roles_of(type(op)).block:
+                if ROLES[type(op)].block:
                     pending += (ops, *reversed(op.blocks))
                     break
 
@@ -172,17 +172,20 @@ class Op:
     @property
     def is_pure(self) -> bool:
         """True where the results depend on the operands alone, and computing them is all that the op does."""
-        roles = roles_of(type(self))
+        roles = ROLES[type(self)]
         return not roles.uses and not roles.block and (self.effects is NO_EFFECTS or self.effects == NO_EFFECTS)
 
     @property
     def is_removable(self) -> bool:
         """True where the op may be removed when its results are not read."""
-        return self.effects.removable and not any(u.use.is_write for u in roles_of(type(self)).uses)
+        return self.effects.removable and not any(u.use.is_write for u in ROLES[type(self)].uses)
 
     @property
     def uses(self) -> list[BufferUse]:
         """How the op uses buffers, in the order of declaration (nested blocks not included)."""
+        declared = ROLES[type(self)].uses
+        if not declared:
+            return []
         return [
             BufferUse(
                 getattr(self, u.field),
@@ -192,23 +195,23 @@ class Op:
                 u.lanes(self) if u.lanes is not None else None,
                 u,
             )
-            for u in roles_of(type(self)).uses
+            for u in declared
         ]
 
     @property
     def buffers(self) -> list[Buffer]:
         """The buffers that the op names (nested blocks not included)."""
-        return [getattr(self, u.field) for u in roles_of(type(self)).uses]
+        return [getattr(self, u.field) for u in ROLES[type(self)].uses]
 
     @property
     def buffers_read(self) -> list[Buffer]:
         """The buffers whose contents the op depends on."""
-        return [getattr(self, u.field) for u in roles_of(type(self)).uses if u.use.is_read]
+        return [getattr(self, u.field) for u in ROLES[type(self)].uses if u.use.is_read]
 
     @property
     def buffers_written(self) -> list[Buffer]:
         """The buffers whose contents the op changes. To begin a life is to change."""
-        return [getattr(self, u.field) for u in roles_of(type(self)).uses if u.use.is_write]
+        return [getattr(self, u.field) for u in ROLES[type(self)].uses if u.use.is_write]
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         """Call `expect(holds, what)` for what must hold of the op's types and attributes; see `verify`."""
@@ -222,8 +225,8 @@ class Op:
     @property
     def operands(self) -> tuple[Value, ...]:
         """All values the op reads: single operands first, then tuples (nested blocks not included)."""
-        roles = roles_of(type(self))
-        found: tuple[Value, ...] = tuple([getattr(self, name) for name in roles.operand])
+        roles = ROLES[type(self)]
+        found: tuple[Value, ...] = roles.values(self)
         for name in roles.operands:
             found += getattr(self, name)
         return found
@@ -231,12 +234,13 @@ class Op:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The nested blocks, in the order of declaration."""
-        return tuple([getattr(self, name) for name in roles_of(type(self)).block])
+        names = ROLES[type(self)].block
+        return tuple([getattr(self, name) for name in names]) if names else ()  # almost always ()
 
     @property
     def attributes(self) -> dict[str, object]:
         """The compile-time data by field name."""
-        return {name: getattr(self, name) for name in roles_of(type(self)).attribute}
+        return {name: getattr(self, name) for name in ROLES[type(self)].attribute}
 
     def walk(self) -> Iterator[Op]:
         """Yield the op, and every op of the blocks nested in it."""
@@ -248,7 +252,7 @@ class Op:
         """Replace operands in place by what `mapping` gives for them (nested blocks not included)."""
         if not mapping:
             return
-        roles = roles_of(type(self))
+        roles = ROLES[type(self)]
         for name in roles.operand:
             old = getattr(self, name)
             if old in mapping:
@@ -435,6 +439,6 @@ class Kernel:
         """Return the buffers that the ops of the kernel name, in order of first use."""
         found: dict[Buffer, None] = {p.target: None for p in self.parameters if isinstance(p.target, Buffer)}
         for op in self.body.walk():
-            for use in roles_of(type(op)).uses:
+            for use in ROLES[type(op)].uses:
                 found[getattr(op, use.field)] = None
         return list(found)

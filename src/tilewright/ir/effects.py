@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -274,24 +275,33 @@ def _buffer(declaration: UseDeclaration) -> Any:  # Any: as above
 
 
 class Roles(NamedTuple):
-    """The names of an op class's fields by role, each in the order of declaration, and its uses of buffers."""
+    """The names of an op class's fields by role, each in the order of declaration, and its uses of buffers.
+
+    `values` returns what an op has in the fields `operand`.
+    """
 
     operand: tuple[str, ...]
     operands: tuple[str, ...]
     block: tuple[str, ...]
     attribute: tuple[str, ...]
     uses: tuple[UseDeclaration, ...]
+    values: Callable[[Any], tuple[Any, ...]]  # Any: an op, and values, which are above this file
 
 
-_known: dict[type, Roles] = {}
+class _Known(dict[type, Roles]):
+    def __missing__(self, op_class: type) -> Roles:
+        roles = self[op_class] = _roles(op_class)
+        return roles
+
+
+ROLES = (
+    _Known()
+)  # of each op class: every op is asked dozens of times on its way, and a call would double what it takes
 
 
 def roles_of(op_class: type) -> Roles:
     """Return the field names of an op class by role."""
-    roles = _known.get(op_class)
-    if roles is None:
-        roles = _known[op_class] = _roles(op_class)
-    return roles
+    return ROLES[op_class]
 
 
 def _roles(op_class: type) -> Roles:
@@ -305,4 +315,11 @@ def _roles(op_class: type) -> Roles:
     assert not undeclared, f"{op_class.__name__}: how are the buffers {undeclared} used?"
     indices = {u.index for u in uses if u.index is not None}
     assert indices <= set(operand), f"{op_class.__name__}: no operands of the names {indices}"
-    return Roles(operand, operands, block, attribute, uses)
+    return Roles(operand, operands, block, attribute, uses, _getter(operand))
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what returns the fields of these names as a tuple."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return (lambda op: (getattr(op, names[0]),)) if names else (lambda op: ())

@@ -46,6 +46,11 @@ _MOST_OVERLAPPED = 200  # registers of a thread for accumulators, and for sums a
 _PART_BYTES = 256  # of a row of results that pass through shared memory at once
 _PART_COLUMNS = 64  # of results that need operands beside them in registers, or are stored from there
 
+# Plans that are compared have these parts in common.
+_tiled_mma = lru_cache(maxsize=1024)(make_tiled_mma)
+_tiled_copy = lru_cache(maxsize=1024)(make_tiled_copy_C)
+_tiled_layout = lru_cache(maxsize=4096)(tile_to_shape)
+
 
 @dataclass(frozen=True)
 class HopperConfiguration(Configuration):
@@ -279,13 +284,13 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     columns = _part_columns(share, d.bytes, not swapped and d.bytes in (2, 4), beside)
     boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
     rows = None if boxes or swapped else _rows(problem.d, columns)
-    part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
+    part = _tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
     if alternates:  # of 16 rows that a warp has, 8 are results: those of this instruction's fragments
-        part = make_tiled_mma(atoms.SM80_8x8x4_F64F64F64F64_TN, (4, 1, 1), (ROWS // 2, columns, 4))
+        part = _tiled_mma(atoms.SM80_8x8x4_F64F64F64F64_TN, (4, 1, 1), (ROWS // 2, columns, 4))
     stages = boxes or rows is not None
     rows_of = _k_major(d, columns) if stages else Layout((8, columns), (columns, 1))
     write = atoms.SM90_U32x4_STSM_N if stages and d.bytes == 2 and columns % 16 == 0 else UniversalCopy(2 * d.bits)
-    mma = make_tiled_mma(atom, (groups, 1, 1))
+    mma = _tiled_mma(atom, (groups, 1, 1))
     made = HopperPlan(
         (m, n, k),
         configuration.stages,
@@ -302,10 +307,10 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         _operand_layout(b, (n, k), configuration.stages, configuration.cluster * n // width),
         1,
         groups > 1,
-        tile_to_shape(rows_of, (ROWS, columns, groups)),
+        _tiled_layout(rows_of, (ROWS, columns, groups)),
         mma,
         part,
-        make_tiled_copy_C(write, part),
+        _tiled_copy(write, part),
         rows,
         _epilogue(problem, swapped) if splits == 1 else ElementEpilogue(False, False, None),
         (a.dtype.bytes, d.bytes),
@@ -313,7 +318,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         owners,
         streams=configuration.streams,
     )
-    twice = replace(made, smem_d=tile_to_shape(rows_of, (ROWS, columns, 2 * groups)))
+    twice = replace(made, smem_d=_tiled_layout(rows_of, (ROWS, columns, 2 * groups)))
     several = height * share > ROWS * columns * groups
     if (boxes and several) or (stages and not several and groups == 1):
         twice = replace(twice, buffers=2) if several else replace(twice, own_buffers=True)
@@ -415,6 +420,7 @@ def _rows(d: Operand, columns: int) -> TiledCopy | None:
     return make_tiled_copy(UniversalCopy(width * d.dtype.bits), threads, Layout((1, width)))
 
 
+@lru_cache(maxsize=256)
 def _k_major(dtype: DType, columns: int) -> ComposedLayout:
     """Return the atom of the widest swizzle whose rows divide so many contiguous elements."""
     for bytes, make in ((128, atoms.GMMA_K_SW128), (64, atoms.GMMA_K_SW64), (32, atoms.GMMA_K_SW32)):
@@ -430,11 +436,11 @@ def _operand_layout(operand: Operand, tile: tuple[int, int], stages: int, parts:
     if rows % (8 * parts):
         raise LayoutError(f"{parts} blocks cannot share a tile of {rows} columns")
     if operand.major == "K":
-        along_k: ComposedLayout = tile_to_shape(_k_major(operand.dtype, depth), (rows, depth, stages))
+        along_k: ComposedLayout = _tiled_layout(_k_major(operand.dtype, depth), (rows, depth, stages))
         return along_k
     for bytes, make in ((128, atoms.GMMA_MN_SW128), (64, atoms.GMMA_MN_SW64), (32, atoms.GMMA_MN_SW32)):
         if rows // parts * operand.dtype.bytes % bytes == 0:
             # Along K first: then a copy fills all k of a swizzled row at once, and not 8 of them.
-            found: ComposedLayout = tile_to_shape(make(operand.dtype), (rows, depth, stages), (2, 1, 3))
+            found: ComposedLayout = _tiled_layout(make(operand.dtype), (rows, depth, stages), (2, 1, 3))
             return found
     raise LayoutError(f"{rows // parts} contiguous {operand.dtype} are no whole rows of a swizzle")

@@ -89,7 +89,7 @@ class TiledMMA(Displayed):
     def __getstate__(self) -> dict[str, Any]:
         return without_caches(self)  # hashes of text differ from process to process
 
-    @property
+    @cached_property
     def thr_layout_vmnk(self) -> Layout:
         """The layout from (thread of the atom, position in M, N, K) to thread numbers."""
         found: Layout = tiled_product(self.atom.thr_id, self.atom_layout)
@@ -103,7 +103,7 @@ class TiledMMA(Displayed):
             return False
         return size(right_inverse(numbers)) == size(numbers)
 
-    @property
+    @cached_property
     def copies(self) -> Layout:
         """The layout from a copy of the threads to the distance of its thread numbers from theirs; 1:0 without copies.
 

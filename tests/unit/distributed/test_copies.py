@@ -176,11 +176,13 @@ class Pushes:
 def test_a_kernel_that_sends_nothing_multiplies_what_comes(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "sender_for", lambda buffer, array, part: Pushes(buffer, array))
     with only(PING_PONG) as kernel:
-        assert all(tw.simulate(ranks=ranks).run(lambda rank: program(rank, 70, 72, 136, 2)))
+        assert all(tw.simulate(ranks=ranks).run(lambda rank: program(rank, 70, 72, 72, 2)))
     assert kernel.launched
 
 
-@pytest.mark.parametrize("configuration", [COOPERATIVE, replace(PING_PONG, blocks=3)], ids=str)
+@pytest.mark.parametrize(
+    "configuration", [pytest.param(COOPERATIVE, marks=pytest.mark.slow), replace(PING_PONG, blocks=3)], ids=str
+)
 def test_a_kernel_stages_what_is_sent(configuration: Any) -> None:
     """The sums for others lie in the order of the ring, and are told of; the rank's own have what has come."""
     ranks, rank, (m, n, k) = 3, 1, (140, 72, 72)

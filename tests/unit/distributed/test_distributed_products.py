@@ -98,6 +98,7 @@ def test_the_results_hold_in_other_orders_of_agents(operation: Any, expected: An
 
 
 @pytest.mark.parametrize(("m", "k", "dtype"), [(3, 5, np.float32), (1, 3, np.float16), (7, 9, np.float64)], ids=str)
+@pytest.mark.spread(3)
 def test_rows_are_sent_whatever_their_length(m: int, k: int, dtype: Any) -> None:
     def main(rank: Rank) -> bool:
         x, w = numbers(rank.rank, (m, k), dtype), numbers(9, (k, 4), dtype)

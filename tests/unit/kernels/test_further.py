@@ -52,7 +52,7 @@ SHAPES = [(70, 50, 33), (128, 128, 64), (5, 200, 17), (300, 260, 40), (1, 1, 1),
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "slack"), [(tw.float32, 1e-5), (tw.float64, 1e-7), (tw.bfloat16, 1e-2)], ids=str)
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_values(shape: tuple[int, int, int], dtype: tw.DType, slack: float) -> None:
     m, n, k = shape
     a, b = numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype)
@@ -63,6 +63,7 @@ def test_values(shape: tuple[int, int, int], dtype: tw.DType, slack: float) -> N
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns of D", "batches", "batches of one row", "shared b", "strides"])
+@pytest.mark.spread(2)
 def test_layouts_and_batches(layout: str) -> None:
     a, b, out = numbers(40, 24), numbers(24, 36), None
     if layout == "columns of D":
@@ -112,6 +113,7 @@ def check_scales(y: np.ndarray, scales: np.ndarray, x: np.ndarray, largest: floa
 
 
 @pytest.mark.parametrize("shape", [(70, 300, 40), (128, 128, 64), (5, 17, 8), (130, 256, 8), (1, 1, 1)], ids=str)
+@pytest.mark.spread(2)
 def test_scales_that_are_computed_on_the_way(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b = numbers(m, k), numbers(k, n)
@@ -256,7 +258,7 @@ FURTHER: dict[str, tuple[Further, ...]] = {
 
 @pytest.mark.parametrize("configuration", compiled(), ids=str)
 @pytest.mark.parametrize("name", FURTHER)
-@pytest.mark.spread(16)
+@pytest.mark.spread(32)
 def test_nothing_spills(name: str, configuration: HopperConfiguration) -> None:
     further = FURTHER[name]
     plan = plan_for(problem(4093, 4096, further), configuration, H200.arch)

@@ -96,7 +96,7 @@ def test_gradients_are_grouped_products() -> None:
 
 @pytest.mark.parametrize("mode", "MKN")
 @pytest.mark.parametrize("ends", [[-5, 10, 4, 10**6], [70, 60, 0, 0]], ids=str)
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_offsets_on_a_device_stay_inside(monkeypatch: pytest.MonkeyPatch, mode: str, ends: list[int]) -> None:
     """What the host would refuse: below the one before it an offset counts as that one, past the end as the end."""
     monkeypatch.setattr(grouped, "_check_offsets", lambda offsets, total: None)
@@ -154,6 +154,7 @@ def test_out_is_written_in_place() -> None:
 
 @pytest.mark.parametrize("mode", "MN")
 @pytest.mark.parametrize("ends", [[3, 3, 150], [0, 0, 0], []], ids=str)
+@pytest.mark.spread(4)
 def test_results_of_no_group_are_left_alone(mode: str, ends: list[int]) -> None:
     total, m, k, groups = 200, 20, 24, len(ends)
     shapes = {"M": ((total, k), (groups, k, m)), "N": ((groups, m, k), (k, total))}[mode]

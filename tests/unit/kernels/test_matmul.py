@@ -69,7 +69,7 @@ def exact(a: Array, b: Array) -> Array:
     return np.matmul(a.astype(np.float64), b.astype(np.float64))
 
 
-@examples(4, 20)
+@examples(3, 20)
 @given(
     data=st.data(), types=st.sampled_from(TYPES), m=extent, n=extent, k=extent,
     batch=broadcast_pair(), rows=st.booleans(), columns=st.booleans(), is_batched=st.booleans(),
@@ -86,7 +86,7 @@ def test_product(
     assert np.array_equal(result, exact(a, b).astype(types[3]))
 
 
-@examples(3, 15)
+@examples(2, 15)
 @given(
     data=st.data(), types=st.sampled_from(TYPES), m=extent, n=extent, k=extent,
     batch=st.lists(st.integers(1, 3), max_size=2), alpha=st.sampled_from([1, -2, 3]), beta=st.sampled_from([0, 1, -3]),
@@ -247,7 +247,7 @@ EPILOGUES: list[Any] = [
         for is_column, order in enumerate("CF")
     ],
 )
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 def test_epilogue(epilogue: Callable[..., Any], expected: Callable[[Array], Array], order: Any) -> None:
     a, b = whole(1, (40, 30), np.float32), whole(2, (30, 24), np.float32)
     out = np.empty((40, 24), np.float32, order=order)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers.one_family import only
+from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 from tilewright.errors import ArgumentError
@@ -71,6 +72,7 @@ def test_blocks_of_both(rows_a: int, rows_b: int, transposed: bool) -> None:
     [((40, 2), None), (None, (2, 1)), ((40, 2), (1, 24)), ((1, 2), (2, 24)), ((40, 1), (2, 1)), ((), (2, 24))],
     ids=str,
 )
+@pytest.mark.spread(2)
 def test_blocks_beside_other_scales(scale_a: Any, scale_b: Any) -> None:
     """Blocks of one operand, and of the other one scale, or one of each row or column, or none."""
     a, b = small(1, (40, 200)), small(2, (200, 24))
@@ -82,7 +84,9 @@ def test_blocks_beside_other_scales(scale_a: Any, scale_b: Any) -> None:
     assert np.array_equal(tw.matmul(a, b, out_dtype=tw.float32, **scales), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["f16", "f32"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(np.float16, id="f16", marks=pytest.mark.slow), pytest.param(np.float32, id="f32")]
+)
 def test_other_types(dtype: Any) -> None:
     """Whatever is summed up in float32 may have blocks."""
     a, b = small(1, (20, 260), dtype), small(2, (260, 24), dtype)
@@ -92,6 +96,7 @@ def test_other_types(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, BLOCK], ids=["each row", "blocks of rows"])
+@pytest.mark.spread(2)
 def test_batch(rows: int) -> None:
     """Batch modes that become rows, modes that do not, and those for which the host launches anew."""
     a, b = small(1, (2, 3, 140, 256)), small(2, (256, 16))
@@ -172,7 +177,17 @@ def warps(tile: tuple[int, int, int]) -> int:
 
 
 @pytest.mark.parametrize("rows_b", [1, BLOCK], ids=["each column", "blocks of columns"])
-@pytest.mark.parametrize("name", HOPPER)
+@pytest.mark.parametrize(
+    "name",
+    rest_is_slow(
+        HOPPER,
+        "clusters, pairs of tiles and one",
+        "pairs of tiles",
+        "rows of two instructions",
+        "few columns",
+        "splits",
+    ),
+)
 @pytest.mark.spread(2)
 def test_hopper(name: str, rows_b: int) -> None:
     """Roles, TMA and promoted sums, by rows of D and by columns; under every check of the simulator."""
@@ -193,7 +208,9 @@ def test_hopper(name: str, rows_b: int) -> None:
 
 
 @pytest.mark.parametrize("rows_b", [1, BLOCK], ids=["each column", "blocks of columns"])
-@pytest.mark.parametrize("name", HOPPER)
+@pytest.mark.parametrize(
+    "name", rest_is_slow(HOPPER, "two warpgroups", "three consumers", "few rows", "splits in a cluster")
+)
 @pytest.mark.spread(2)
 def test_scales_by_tma(name: str, rows_b: int) -> None:
     """TMA brings scales that are contiguous along rows or columns, and aligned, where the plan takes them so."""
@@ -208,7 +225,10 @@ def test_scales_by_tma(name: str, rows_b: int) -> None:
 
 
 @pytest.mark.parametrize("k", [33, 66])
-@pytest.mark.parametrize(("tile", "is_swapped"), [((192, 128), False), ((8, 128), True)], ids=["rows", "D^T"])
+@pytest.mark.parametrize(
+    ("tile", "is_swapped"),
+    [pytest.param((192, 128), False, id="rows", marks=pytest.mark.slow), pytest.param((8, 128), True, id="D^T")],
+)
 @pytest.mark.spread(2)
 def test_lanes_turn_to_further_scales(tile: tuple[int, int], is_swapped: bool, k: int) -> None:
     """Of more tiles of K than lanes, also where the last two or one, which D^T adds alone, begin with the next."""
@@ -246,6 +266,7 @@ def test_any_number_of_tiles_of_k(k: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [96, 160, 192])
+@pytest.mark.spread(3)
 def test_tiles_with_parts_of_two_blocks_of_columns(n: int) -> None:
     """Where they end in a tile differs from one to the next."""
     a, b = small(1, (70, 200)), small(2, (600, 208))[:, :200].T

@@ -39,6 +39,7 @@ def exact(a: Array, b: Array) -> Array:
 
 @pytest.mark.parametrize("columns_first", [False, True], ids=["rows of D", "D^T"])
 @pytest.mark.parametrize("dtype", [FP8, np.float16], ids=["fp8", "f16"])
+@pytest.mark.spread(4)
 def test_rows_and_columns(dtype: Any, columns_first: bool) -> None:
     """Scales of other strides, negative ones too, multiply the product and neither c nor bias; then the epilogue."""
     a, b = small(1, (37, 48), dtype), small(2, (29, 48), dtype).T
@@ -63,6 +64,7 @@ def test_rows_and_columns(dtype: Any, columns_first: bool) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.5, np.float32(0.5), np.array(0.5, np.float32), np.full((1, 1), 0.5, np.float32)])
+@pytest.mark.spread(2)
 def test_one_scale(scale: Any) -> None:
     """A number, or an array of one element of whatever rank, which fits vectors as well."""
     a, b = small(1, (5, 16)), small(2, (16, 3))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, TilewrightError, TuningError
@@ -46,7 +47,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", rest_is_slow(PRODUCTS, "plain", "packed", "splits", "launches", "constant", "nothing"))
 def test_a_prepared_product_is_the_product_of_what_the_arrays_hold_when_it_is_called(name):
     (a, b), options = PRODUCTS[name]()
     out = np.full_like(tw.matmul(a, b, **options), 7)

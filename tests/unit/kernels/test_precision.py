@@ -141,7 +141,7 @@ def bound(a: Array, b: Array, how: Parts) -> Array:
 @pytest.mark.parametrize(
     ("name", "majors"), [("tf32x3", "KK"), ("tf32x3", "MN"), ("bf16x6", "KN"), ("bf16x9", "MK"), ("bf16x9", "KN")]
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_bits_are_those_of_the_definition(name: str, majors: str) -> None:
     """Whatever the tile and whatever the order in which an instruction counts K: chunks are runs of K."""
     a, b = normal(np.random.default_rng(7), 37, 17, 70)

@@ -81,6 +81,7 @@ def test_beta_of_zero_reads_nothing_and_out_may_be_c(cut: Callable[[int], None])
 
 
 @pytest.mark.parametrize("splits", [5, 19, 150])
+@pytest.mark.spread(3)
 def test_the_order_of_additions(cut: Callable[[int], None], splits: int) -> None:
     """Splits of whole steps of K; w, w + ways, ... are added first, and these sums then in the order of w.
 

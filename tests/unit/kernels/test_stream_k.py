@@ -121,6 +121,7 @@ def test_whole_waves_alone_are_one_launch() -> None:
 
 @pytest.mark.usefixtures("short_pieces")
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, ml_dtypes.float8_e4m3fn], ids=lambda x: x.__name__)
+@pytest.mark.spread(3)
 def test_element_types(dtype: Any) -> None:
     """Of tf32, of bytes with sums of int32, and of 8-bit floats, whose sums are promoted."""
     size = np.dtype(dtype).itemsize

@@ -72,6 +72,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", [pytest.param(n, marks=[pytest.mark.slow] * (n > 2)) for n in range(len(CASES))])
+@pytest.mark.spread(3)
 def test_products(compute: Any, case: int) -> None:
     bits, group, m, n, k, dtype, zeros, rows, columns, splits, out = CASES[case]
     codes, scales, zero, full = random_weights(case, k, n, bits, group, signed=False, zeros=zeros, scale=np.float16)

@@ -369,7 +369,7 @@ def test_registers_and_shared_memory_ahead_in_one_loop(through: Location | None)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("elements", [1, 2, 8, 1000])
 @pytest.mark.parametrize("vectors", ["jjj", "jjj ii", "i"])
-@pytest.mark.spread(4)
+@pytest.mark.spread(8)
 def test_caches_inside_of_vectorized_loops(place: Location | None, elements: int, vectors: str) -> None:
     plan, arrays, loops = product((6, 10, 11), SMALL, ORDER)
     for name in vectors.split():

@@ -157,6 +157,7 @@ def test_sizes_of_the_launch_through_shared_memory(stages: int, fragments: bool)
 
 @needs_nvrtc
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.spread(2)
 def test_registers_fall_with_the_fused_passes(shared: bool) -> None:
     """Across the fence between groups the compiler moves no reads; across the iterations of a loop neither."""
     product = Product("sm_80", passes=8, keep=True, shared=shared, stages=2 if shared else 1, size=(2, 2, 4))
