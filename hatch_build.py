@@ -29,7 +29,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     BuildHookInterface = object
@@ -116,11 +116,11 @@ def deflated(content: bytes) -> bytes:
 def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return what is in a wheel in place of the files that it would hold."""
     examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
-    shown = exported(files)
+    shown, private = exported(files), private_names(ast.parse(text) for name, text in files.items() if is_ours(name))
     kept = {name: content for name, content in files.items() if name not in examples}
     for name, content in kept.items():
         if is_ours(name) and name not in WRITTEN_OUT:
-            kept[name] = lean(content, name, shown)
+            kept[name] = lean(content, name, shown, private)
     sources = [name for name in kept if name.startswith(PACKAGE) and name.endswith((".c", ".h", ".cpp"))]
     if sources:
         texts = [(name[len(PACKAGE) :].encode(), lean_c(kept.pop(name))) for name in sources]
@@ -179,7 +179,7 @@ def led_to(node: ast.AST) -> set[str]:
     if isinstance(node, ast.alias):
         return {node.name}
     bases = node.bases if isinstance(node, ast.ClassDef) else []
-    functions = [f for f in ast.walk(node) if isinstance(f, ast.FunctionDef) and not is_private(f)]
+    functions = [f for f in ast.walk(node) if isinstance(f, ast.FunctionDef) and not is_private(f.name)]
     shown = [*bases, *(f.returns for f in functions if f.returns is not None)]
     parts = [part for tree in shown for part in ast.walk(tree)]
     quoted = (part.value.strip() for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
@@ -211,7 +211,7 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
     return lzma.compress(memory.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
-def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> bytes:
+def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None, private: Private | None = None) -> bytes:
     """Return a module without comments, spaces and docstrings that nobody is shown, each line where it was."""
     text = source.decode()
     lines = text.split("\n")
@@ -229,14 +229,14 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
     thinner = thin("\n".join(lines))
-    return dense(short(thinner) if is_short(name) else thinner).encode()
+    return dense(short(thinner, private) if is_short(name) else thinner).encode()
 
 
 def unannotated(tree: ast.Module) -> list[ast.FunctionDef]:
     """Return the functions whose types no checker of types asks for: private ones, and those within functions."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     inner = {id(node) for function in functions for node in ast.walk(function) if node is not function}
-    return [node for node in functions if has_plain_decorators(node) and (is_private(node) or id(node) in inner)]
+    return [node for node in functions if has_plain_decorators(node) and (is_private(node.name) or id(node) in inner)]
 
 
 def local_annotations(node: ast.AST, is_local: bool = False) -> Iterator[ast.AnnAssign]:
@@ -288,9 +288,9 @@ def lean_c(source: bytes) -> bytes:
     return "".join(f"{line.strip()}\n" for line in text.split("\n") if line.strip()).encode()
 
 
-def is_private(node: ast.FunctionDef | ast.ClassDef) -> bool:
+def is_private(name: str) -> bool:
     """Say whether a name begins with an underscore, and is none of Python's."""
-    return node.name.startswith("_") and not node.name.endswith("__")
+    return name.startswith("_") and not name.endswith("__")
 
 
 def thin(text: str) -> str:
@@ -311,7 +311,7 @@ def thin(text: str) -> str:
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SCOPES = (*_DEFINITIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_BY_NAME = {"locals", "eval", "exec", "vars", "dir"}  # what knows variables by their names
+_BY_NAME = {"locals", "globals", "eval", "exec", "vars", "dir"}  # what knows variables by their names
 
 
 def is_short(name: str) -> bool:
@@ -324,25 +324,98 @@ def is_short(name: str) -> bool:
     return (name.startswith(SHORT) or folder == "tilewright") and not is_of_device
 
 
-def short(text: str) -> str:
+Calls = dict[str, set[str]]  # functions that are only called, and which arguments the calls name
+
+
+class Private(NamedTuple):
+    """What all modules together say of names that begin with an underscore."""
+
+    calls: Calls
+    fixed: set[str]  # what modules import or read as an attribute, and words of texts
+
+
+def private_names(trees: Iterable[ast.AST]) -> Private:
+    """Return what modules say of private names."""
+    trees, fixed = list(trees), set[str]()
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        fixed |= spelled(node)
+        if isinstance(node, (ast.Attribute, ast.alias)):
+            fixed.add(node.attr if isinstance(node, ast.Attribute) else node.name)
+    return Private({name: given for name, given in calls_in(trees).items() if is_private(name)}, fixed)
+
+
+def short(text: str, private: Private | None = None) -> str:
     """Return a module whose functions have variables with short names: it compiles to the same instructions.
 
-    Those of comprehensions count, and those that comprehensions and lambdas use. Parameters keep their names, as do
-    variables that definitions within a function use, those of texts with braces, and all of functions that decorators
-    read.
+    Those of comprehensions count, and those that other scopes within the function use. So do parameters that no call
+    gives by name: of functions within functions, and of private ones. All other parameters keep their names, as do
+    variables of `f"{x=}"`, and all of functions that decorators read. Private variables of the module change too.
     """
     tree, lines = ast.parse(text), [line.encode() for line in text.split("\n")]
-    definitions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    read = {id(part) for node in definitions if not has_plain_decorators(node) for part in ast.walk(node)}
-    places: list[tuple[int, int, int, str]] = []
-    for node in definitions:
-        if isinstance(node, ast.FunctionDef) and id(node) not in read:
-            found = short_names(node)
-            names = [part for part in names_of(node, _DEFINITIONS) if part.id in found]
-            places += [(n.lineno, n.col_offset, n.end_col_offset or n.col_offset, found[n.id]) for n in names]
-    for row, begin, end, name in sorted(places, reverse=True):
-        lines[row - 1] = lines[row - 1][:begin] + name.encode() + lines[row - 1][end:]
+    known = private.calls if private is not None else {}
+    constants = short_constants(tree, lines, private.fixed) if private is not None else {}
+    named = [(node, node.id) for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    places: list[tuple[ast.Name | ast.arg, str, str]] = [
+        (x, name, constants[name]) for x, name in named if name in constants
+    ]
+
+    def visit(node: ast.AST, calls: Calls, around: Calls) -> None:
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+                visit(child, calls, around)
+            elif isinstance(child, ast.ClassDef) and has_plain_decorators(child):
+                visit(child, known, around)
+            elif isinstance(child, ast.FunctionDef) and has_plain_decorators(child):
+                new = short_names(child, lines, calls.get(child.name), around)
+                named = [(x, x.id) for x in reached_by(child)] + [(x, x.arg) for x in parameters_of(child)]
+                places.extend((x, name, new[name]) for x, name in named if name in new)
+                visit(child, calls_in([child]), {x: around.get(x, set()) | {new.get(x, x)} for x in {*around, *new}})
+
+    visit(tree, known, {})
+    for node, name, other in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
+        line = lines[node.lineno - 1]
+        lines[node.lineno - 1] = line[: node.col_offset] + other.encode() + line[node.col_offset + len(name.encode()) :]
     return b"\n".join(lines).decode()
+
+
+def calls_in(trees: Iterable[ast.AST]) -> Calls:
+    """Return the functions that parts of programs do nothing with but call them."""
+    calls: Calls = {}
+    other: set[str] = set()
+    for tree in trees:
+        called = {id(node.func): node.keywords for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                name, keywords = node.id if isinstance(node, ast.Name) else node.attr, called.get(id(node))
+                if keywords is None or any(each.arg is None for each in keywords):
+                    other.add(name)
+                else:
+                    calls.setdefault(name, set()).update(each.arg for each in keywords if each.arg is not None)
+            other |= spelled(node)
+    return {name: given for name, given in calls.items() if name not in other}
+
+
+def spelled(node: ast.AST) -> set[str]:
+    """Return the names that a node has in other ways than by using them: in texts, and for other names of imports."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return set(re.findall(r"\w+", node.value))
+    return {node.name} if isinstance(node, ast.alias) and node.asname is not None else set()
+
+
+def short_constants(tree: ast.Module, lines: list[bytes], fixed: set[str]) -> dict[str, str]:
+    """Return new names for the private variables of a module that are nobody else's."""
+    nodes = list(ast.walk(tree))
+    own = {node for node in names_of(tree) if isinstance(node.ctx, ast.Store)}
+    definitions = [node for node in nodes if isinstance(node, _DEFINITIONS)]
+    left_alone = {part for node in definitions if not has_plain_decorators(node) for part in ast.walk(node)}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    taken = fixed | names_without_nodes(nodes) | fixed_in_texts(nodes, lines)
+    taken |= {x.id for x in names if x in left_alone or (isinstance(x.ctx, ast.Store) and x not in own)}
+    everything = {x.id for x in names}
+    if everything & _BY_NAME:
+        return {}
+    order = dict.fromkeys(x.id for x in names if x in own and len(x.id) > 2 and is_private(x.id))
+    return dict(zip([x for x in order if x not in taken], new_names("_", everything | taken)))  # noqa: B905  # as above
 
 
 def of_scope(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> Iterator[ast.AST]:
@@ -354,8 +427,32 @@ def of_scope(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> Ite
 
 
 def names_of(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> list[ast.Name]:
-    """Return the places of a scope where names are."""
-    return [node for node in of_scope(scope, closed) if isinstance(node, ast.Name)]
+    """Return the places of a scope where names are, also before the bodies of functions in it."""
+    nodes = list(of_scope(scope, closed))
+    heads = [part for node in nodes if isinstance(node, ast.FunctionDef) for part in head_of(node)]
+    return [node for node in (*nodes, *heads) if isinstance(node, ast.Name)]
+
+
+def head_of(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """Yield the nodes of a function that belong to the scope around it."""
+    for node in (function.args, *function.decorator_list, *filter(None, [function.returns])):
+        yield from ast.walk(node)
+
+
+def parameters_of(function: ast.FunctionDef) -> list[ast.arg]:
+    """Return the parameters of a function."""
+    a = function.args
+    return [x for x in (*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg) if x is not None]
+
+
+def reached_by(function: ast.FunctionDef) -> list[ast.Name]:
+    """Return the places where variables of a function may be meant, also those in functions within it."""
+    names = names_of(function, _DEFINITIONS)
+    for node in of_scope(function, _DEFINITIONS):
+        if isinstance(node, ast.FunctionDef) and has_plain_decorators(node):
+            own = {x.arg for x in parameters_of(node)} | stored(names_of(node, _DEFINITIONS))
+            names += [name for name in reached_by(node) if name.id not in own]
+    return names
 
 
 def stored(names: Iterable[ast.Name]) -> set[str]:
@@ -367,31 +464,63 @@ def from_outside(scope: ast.AST) -> set[str]:
     """Return the names that a scope and those within it do not define: `x` of `[y + x for y in z]`, and `z`."""
     names = names_of(scope)
     inner = [from_outside(node) for node in of_scope(scope) if isinstance(node, _SCOPES)]
-    return {node.id for node in names}.union(*inner) - stored(names)
+    defined = {x.arg for x in parameters_of(scope)} if isinstance(scope, ast.FunctionDef) else set()
+    return {node.id for node in names}.union(*inner) - stored(names) - defined
 
 
-def short_names(function: ast.FunctionDef) -> dict[str, str]:
-    """Return new names for the variables of a function that may have other ones."""
-    variables, nodes = names_of(function, _DEFINITIONS), list(ast.walk(function))
+def short_names(function: ast.FunctionDef, lines: list[bytes], given: set[str] | None, around: Calls) -> dict[str, str]:
+    """Return new names for the variables of a function that may have other ones.
+
+    `given` are the parameters that calls name, None where nobody knows; `around` has the new names in functions around.
+    """
+    variables, nodes = reached_by(function), list(ast.walk(function))
     everything = {node.id for node in nodes if isinstance(node, ast.Name)}
-    long = {name for name in stored(variables) if len(name) > 1 and not name.startswith("__")}
+    parameters = [] if given is None or function.args.kwarg is not None else parameters_of(function)
+    own = {x: x.arg for x in parameters if x.arg not in given and x.arg != "self"}  # self is short after the first one
+    long = {name for name in {*own.values(), *stored(variables)} if len(name) > 1 and not name.startswith("__")}
     if not long or everything & _BY_NAME:
         return {}
-    definitions = [node for node in of_scope(function, _DEFINITIONS) if isinstance(node, _DEFINITIONS)]
-    texts = [node for node in nodes if isinstance(node, ast.JoinedStr)]
-    within = (part for node in (*definitions, *texts) for part in ast.walk(node))
-    taken = {node.id for node in within if isinstance(node, ast.Name)} | from_outside(function)
-    for node in nodes:  # names that are no nodes of their own, but those of arguments in calls
+    taken = from_outside(function) | fixed_in_texts(nodes, lines)
+    taken |= names_without_nodes(node for node in nodes if node not in own)
+    for node in nodes:
+        if isinstance(node, _DEFINITIONS) and node is not function:
+            if isinstance(node, ast.FunctionDef) and has_plain_decorators(node):  # one name, but two variables
+                taken |= from_outside(node) & stored(names_of(node, _DEFINITIONS))
+            else:
+                taken |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    order = dict.fromkeys(name for name in (*own.values(), *(x.id for x in variables)) if name in long - taken)
+    others = {new for name in everything for new in around.get(name, ())}
+    return dict(zip(order, new_names("", everything | taken | others)))  # noqa: B905  # there are more
+
+
+def new_names(begin: str, taken: set[str]) -> Iterator[str]:
+    """Yield short names that are free."""
+    letters = (itertools.product(string.ascii_lowercase, repeat=length) for length in (1, 2))
+    names = (begin + "".join(chosen) for each in letters for chosen in each)
+    return (name for name in names if name not in taken and not keyword.iskeyword(name))
+
+
+def names_without_nodes(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that are no nodes of their own, but those of arguments in calls."""
+    found: set[str] = set()
+    for node in nodes:
         for field in () if isinstance(node, ast.keyword) else ("arg", "name", "rest", "asname"):
-            found = getattr(node, field, None)
-            taken |= {found.split(".")[0]} if isinstance(found, str) else set()
-        taken |= set(node.names) if isinstance(node, (ast.Global, ast.Nonlocal)) else set()
-    order = {node.id: None for node in variables if node.id in long - taken}
-    letters = (
-        "".join(chosen) for length in (1, 2) for chosen in itertools.product(string.ascii_lowercase, repeat=length)
-    )
-    free = (name for name in letters if name not in everything | taken and not keyword.iskeyword(name))
-    return dict(zip(order, free))  # noqa: B905  # there are more letters
+            name = getattr(node, field, None)
+            found |= {name.split(".")[0]} if isinstance(name, str) else set()
+        found |= set(node.names) if isinstance(node, (ast.Global, ast.Nonlocal)) else set()
+    return found
+
+
+def fixed_in_texts(nodes: Iterable[ast.AST], lines: list[bytes]) -> set[str]:
+    """Return the names in braces that stay: `x` of `f"{x=}"`, and what is not where older parsers say."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+            found |= {x.id for x in names if not lines[x.lineno - 1].startswith(x.id.encode(), x.col_offset)}
+            texts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+            found |= {word for text in texts if text.rstrip().endswith("=") for word in re.findall(r"\w+", text)}
+    return found
 
 
 def dense(text: str) -> str:
@@ -447,7 +576,7 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
     return [
         node
         for node in documented
-        if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node)))
+        if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node.name)))
         and (isinstance(node, ast.Module) or has_plain_decorators(node) or (is_private_module and is_device_code(node)))
     ]
 
