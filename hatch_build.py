@@ -57,6 +57,7 @@ SHOWN = ("tilewright/backends/sim/findings.py",)
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
 SOURCES = "tilewright/sources.bz2"
+_WORD = re.compile(r"\w+")
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
 _INDENT = 4
 _DATE = (0, (2020 - 1980) << 9 | 2 << 5 | 2)  # time and day: hatchling's, so that one source gives one wheel
@@ -116,7 +117,7 @@ def deflated(content: bytes) -> bytes:
 def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return what is in a wheel in place of the files that it would hold."""
     examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
-    shown, private = exported(files), private_names(ast.parse(text) for name, text in files.items() if is_ours(name))
+    shown, private = exported(files), private_uses(files)
     kept = {name: content for name, content in files.items() if name not in examples}
     for name, content in kept.items():
         if is_ours(name) and name not in WRITTEN_OUT:
@@ -211,7 +212,7 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
     return lzma.compress(memory.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
-def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None, private: Private | None = None) -> bytes:
+def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None, private: Uses | None = None) -> bytes:
     """Return a module without comments, spaces and docstrings that nobody is shown, each line where it was."""
     text = source.decode()
     lines = text.split("\n")
@@ -327,24 +328,45 @@ def is_short(name: str) -> bool:
 Calls = dict[str, set[str]]  # functions that are only called, and which arguments the calls name
 
 
-class Private(NamedTuple):
-    """What all modules together say of names that begin with an underscore."""
+class Uses(NamedTuple):
+    """What parts of programs do with names."""
 
     calls: Calls
-    fixed: set[str]  # what modules import or read as an attribute, and words of texts
+    fixed: set[str]  # what they import, read as an attribute or have in texts
 
 
-def private_names(trees: Iterable[ast.AST]) -> Private:
-    """Return what modules say of private names."""
-    trees, fixed = list(trees), set[str]()
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        fixed |= spelled(node)
-        if isinstance(node, (ast.Attribute, ast.alias)):
-            fixed.add(node.attr if isinstance(node, ast.Attribute) else node.name)
-    return Private({name: given for name, given in calls_in(trees).items() if is_private(name)}, fixed)
+def uses_in(trees: Iterable[ast.AST]) -> Uses:
+    """Return what parts of programs do with names; only functions that nothing but calls mention may be changed."""
+    calls: Calls = {}
+    mentioned, attributes, imported, texts = set[str](), set[str](), set[str](), set[str]()
+    for tree in trees:
+        called: dict[ast.AST, list[ast.keyword]] = {}  # a walk meets a call before what it calls
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                called[node.func] = node.keywords
+            elif isinstance(node, (ast.Name, ast.Attribute)):
+                name, keywords = node.id if isinstance(node, ast.Name) else node.attr, called.get(node)
+                if keywords is None or any(each.arg is None for each in keywords):
+                    mentioned.add(name)
+                else:
+                    calls.setdefault(name, set()).update(each.arg for each in keywords if each.arg is not None)
+                attributes |= {name} if isinstance(node, ast.Attribute) else set()
+            elif isinstance(node, ast.alias):
+                imported.add(node.name)
+                mentioned |= {node.name} if node.asname is not None else set()
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.update(_WORD.findall(node.value))
+    kept = {name: given for name, given in calls.items() if name not in mentioned and name not in texts}
+    return Uses(kept, attributes | imported | texts)
 
 
-def short(text: str, private: Private | None = None) -> str:
+def private_uses(files: dict[str, bytes]) -> Uses:
+    """Return what all modules of a wheel, and its examples, do with private names."""
+    calls, fixed = uses_in(ast.parse(content) for name, content in files.items() if is_ours(name))
+    return Uses({name: given for name, given in calls.items() if is_private(name)}, fixed)
+
+
+def short(text: str, private: Uses | None = None) -> str:
     """Return a module whose functions have variables with short names: it compiles to the same instructions.
 
     Those of comprehensions count, and those that other scopes within the function use. So do parameters that no call
@@ -352,54 +374,33 @@ def short(text: str, private: Private | None = None) -> str:
     variables of `f"{x=}"`, and all of functions that decorators read. Private variables of the module change too.
     """
     tree, lines = ast.parse(text), [line.encode() for line in text.split("\n")]
-    known = private.calls if private is not None else {}
-    constants = short_constants(tree, lines, private.fixed) if private is not None else {}
-    named = [(node, node.id) for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    places: list[tuple[ast.Name | ast.arg, str, str]] = [
-        (x, name, constants[name]) for x, name in named if name in constants
-    ]
+    calls, fixed = private or Uses({}, set())
+    constants = short_constants(tree, lines, fixed) if private is not None else {}
+    places = new_at(((node, node.id) for node in ast.walk(tree) if isinstance(node, ast.Name)), constants)
 
-    def visit(node: ast.AST, calls: Calls, around: Calls) -> None:
+    def visit(node: ast.AST, known: Calls, around: Calls) -> None:
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, (ast.FunctionDef, ast.ClassDef)):
-                visit(child, calls, around)
-            elif isinstance(child, ast.ClassDef) and has_plain_decorators(child):
                 visit(child, known, around)
+            elif isinstance(child, ast.ClassDef) and has_plain_decorators(child):
+                visit(child, calls, around)
             elif isinstance(child, ast.FunctionDef) and has_plain_decorators(child):
-                new = short_names(child, lines, calls.get(child.name), around)
-                named = [(x, x.id) for x in reached_by(child)] + [(x, x.arg) for x in parameters_of(child)]
-                places.extend((x, name, new[name]) for x, name in named if name in new)
-                visit(child, calls_in([child]), {x: around.get(x, set()) | {new.get(x, x)} for x in {*around, *new}})
+                new = short_names(child, lines, known.get(child.name), around)
+                places.extend(new_at([(x, x.id) for x in reached_by(child)], new))
+                places.extend(new_at([(x, x.arg) for x in parameters_of(child)], new))
+                inside = {name: around.get(name, set()) | {new.get(name, name)} for name in {*around, *new}}
+                visit(child, uses_in([child]).calls, inside)
 
-    visit(tree, known, {})
-    for node, name, other in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
-        line = lines[node.lineno - 1]
-        lines[node.lineno - 1] = line[: node.col_offset] + other.encode() + line[node.col_offset + len(name.encode()) :]
+    visit(tree, calls, {})
+    for row, begin, name, other in sorted(places, reverse=True):
+        line = lines[row - 1]
+        lines[row - 1] = line[:begin] + other.encode() + line[begin + len(name.encode()) :]
     return b"\n".join(lines).decode()
 
 
-def calls_in(trees: Iterable[ast.AST]) -> Calls:
-    """Return the functions that parts of programs do nothing with but call them."""
-    calls: Calls = {}
-    other: set[str] = set()
-    for tree in trees:
-        called = {id(node.func): node.keywords for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Name, ast.Attribute)):
-                name, keywords = node.id if isinstance(node, ast.Name) else node.attr, called.get(id(node))
-                if keywords is None or any(each.arg is None for each in keywords):
-                    other.add(name)
-                else:
-                    calls.setdefault(name, set()).update(each.arg for each in keywords if each.arg is not None)
-            other |= spelled(node)
-    return {name: given for name, given in calls.items() if name not in other}
-
-
-def spelled(node: ast.AST) -> set[str]:
-    """Return the names that a node has in other ways than by using them: in texts, and for other names of imports."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return set(re.findall(r"\w+", node.value))
-    return {node.name} if isinstance(node, ast.alias) and node.asname is not None else set()
+def new_at(named: Iterable[tuple[ast.Name | ast.arg, str]], new: dict[str, str]) -> list[tuple[int, int, str, str]]:
+    """Return the places of names that change: row and column, and what is there and what will be."""
+    return [(node.lineno, node.col_offset, name, new[name]) for node, name in named if name in new]
 
 
 def short_constants(tree: ast.Module, lines: list[bytes], fixed: set[str]) -> dict[str, str]:
@@ -418,17 +419,18 @@ def short_constants(tree: ast.Module, lines: list[bytes], fixed: set[str]) -> di
     return dict(zip([x for x in order if x not in taken], new_names("_", everything | taken)))  # noqa: B905  # as above
 
 
-def of_scope(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body that belong to its own scope, and the closed scopes within it as a whole."""
-    for node in scope.body if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope):
-        yield node
+def of_scope(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> list[ast.AST]:
+    """Return the nodes of a function's body that belong to its own scope, and closed scopes within it as a whole."""
+    nodes = list(scope.body if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope))
+    for node in nodes:  # which get more
         if not isinstance(node, closed):
-            yield from of_scope(node, closed)
+            nodes.extend(ast.iter_child_nodes(node))
+    return nodes
 
 
 def names_of(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> list[ast.Name]:
     """Return the places of a scope where names are, also before the bodies of functions in it."""
-    nodes = list(of_scope(scope, closed))
+    nodes = of_scope(scope, closed)
     heads = [part for node in nodes if isinstance(node, ast.FunctionDef) for part in head_of(node)]
     return [node for node in (*nodes, *heads) if isinstance(node, ast.Name)]
 
@@ -473,10 +475,12 @@ def short_names(function: ast.FunctionDef, lines: list[bytes], given: set[str] |
 
     `given` are the parameters that calls name, None where nobody knows; `around` has the new names in functions around.
     """
-    variables, nodes = reached_by(function), list(ast.walk(function))
+    nodes = list(ast.walk(function))
+    variables = sorted(reached_by(function), key=lambda node: (node.lineno, node.col_offset))
     everything = {node.id for node in nodes if isinstance(node, ast.Name)}
-    parameters = [] if given is None or function.args.kwarg is not None else parameters_of(function)
-    own = {x: x.arg for x in parameters if x.arg not in given and x.arg != "self"}  # self is short after the first one
+    is_known = given is not None and function.args.kwarg is None
+    parameters = [x for x in parameters_of(function) if is_known and x not in function.args.kwonlyargs]
+    own = {x: x.arg for x in parameters if x.arg not in (given or ()) and x.arg != "self"}  # which packs well
     long = {name for name in {*own.values(), *stored(variables)} if len(name) > 1 and not name.startswith("__")}
     if not long or everything & _BY_NAME:
         return {}
@@ -518,8 +522,8 @@ def fixed_in_texts(nodes: Iterable[ast.AST], lines: list[bytes]) -> set[str]:
         if isinstance(node, ast.JoinedStr):
             names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
             found |= {x.id for x in names if not lines[x.lineno - 1].startswith(x.id.encode(), x.col_offset)}
-            texts = [part.value for part in node.values if isinstance(part, ast.Constant)]
-            found |= {word for text in texts if text.rstrip().endswith("=") for word in re.findall(r"\w+", text)}
+            texts = [str(part.value) for part in node.values if isinstance(part, ast.Constant)]
+            found |= {word for text in texts if text.rstrip().endswith("=") for word in _WORD.findall(text)}
     return found
 
 
