@@ -1,13 +1,14 @@
 """What the build does to the wheel beyond copying files: it makes it small.
 
-The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
-of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Private
-functions and those within others lose their annotations too, and variables in functions theirs; for the rest
-`pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go, but for functions
-that become kernels, whose lines the profiler shows. In rooms that users have no reason to read, variables of functions
-have short names. Every line keeps its number, so that tracebacks of an installed package match the repository. C and
-C++ lose comments and indentation, and are packed in one file. Files are compressed by Zopfli, in the format that every
-reader of zip files knows. The sdist and editable installs hold the files as they are.
+The examples are packed together, and the modules lose their comments and the docstrings of modules, classes and
+functions that users do not meet (see `exported`); those below the language lose all. Private functions and those within
+others lose their annotations too, and variables in functions theirs; for the rest `pyright --verifytypes` asks.
+Indentation is one space, and spaces that only part words from signs go, but for functions that become kernels, whose
+lines the profiler shows. In rooms that users have no reason to read, variables of functions and private ones of modules
+have short names, as have parameters of functions that only the package calls. Every line keeps its number, so that
+tracebacks of an installed package match the repository. C and C++ lose comments and indentation, and are packed in one
+file. Files are compressed by Zopfli, in the format that all readers of zip files know. The sdist and editable installs
+hold the files as they are.
 """
 
 from __future__ import annotations
