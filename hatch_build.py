@@ -500,8 +500,7 @@ def short_names(function: ast.FunctionDef, lines: list[bytes], given: set[str] |
 
 def new_names(begin: str, taken: set[str]) -> Iterator[str]:
     """Yield short names that are free."""
-    letters = (itertools.product(string.ascii_lowercase, repeat=length) for length in (1, 2))
-    names = (begin + "".join(chosen) for each in letters for chosen in each)
+    names = (begin + "".join(x) for length in (1, 2) for x in itertools.product(string.ascii_lowercase, repeat=length))
     return (name for name in names if name not in taken and not keyword.iskeyword(name))
 
 
