@@ -90,10 +90,11 @@ def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] 
             for node in ast.walk(function.args):
                 if isinstance(node, ast.arg):
                     node.annotation = None
+        typed = list(build.local_annotations(tree))
+        local = {id(x) for x in typed}
         for parent in ast.walk(tree):
             for body in (getattr(parent, part, None) for part in ("body", "orelse", "finalbody")):
                 if isinstance(body, list):
-                    local = {id(x) for x in build.local_annotations(tree)}
                     body[:] = [unannotated(x) if id(x) in local else x for x in body]
         for node in build.unseen(tree, name, shown):
             docstring = node.body.pop(0)
