@@ -1,13 +1,14 @@
 """What the build does to the wheel beyond copying files: it makes it small.
 
-The examples are packed together, as files alike compress well, and the modules lose their comments and the docstrings
-of modules, classes and functions that users do not meet (see `exported`); those below the language lose all. Private
-functions and those within others lose their annotations too, and variables in functions theirs; for the rest
-`pyright --verifytypes` asks. Indentation is one space, and spaces that only part words from signs go, but for functions
-that become kernels, whose lines the profiler shows. In rooms that users have no reason to read, variables of functions
-have short names. Every line keeps its number, so that tracebacks of an installed package match the repository. C and
-C++ lose comments and indentation, and are packed in one file. Files are compressed by Zopfli, in the format that every
-reader of zip files knows. The sdist and editable installs hold the files as they are.
+The examples are packed together, and the modules lose their comments and the docstrings of modules, classes and
+functions that users do not meet (see `exported`); those below the language lose all. Private functions and those within
+others lose their annotations too, and variables in functions theirs; for the rest `pyright --verifytypes` asks.
+Indentation is one space, and spaces that only part words from signs go, but for functions that become kernels, whose
+lines the profiler shows. In rooms that users have no reason to read, variables of functions and private ones of modules
+have short names, as have parameters of functions that only the package calls. Every line keeps its number, so that
+tracebacks of an installed package match the repository. C and C++ lose comments and indentation, and are packed in one
+file. Files are compressed by Zopfli, in the format that all readers of zip files know. The sdist and editable installs
+hold the files as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     BuildHookInterface = object
@@ -57,6 +58,7 @@ SHOWN = ("tilewright/backends/sim/findings.py",)
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
 PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.xz"
 SOURCES = "tilewright/sources.bz2"
+_WORD = re.compile(r"\w+")
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
 _INDENT = 4
 _DATE = (0, (2020 - 1980) << 9 | 2 << 5 | 2)  # time and day: hatchling's, so that one source gives one wheel
@@ -116,11 +118,11 @@ def deflated(content: bytes) -> bytes:
 def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return what is in a wheel in place of the files that it would hold."""
     examples = {name: content for name, content in files.items() if name.startswith(EXAMPLES)}
-    shown = exported(files)
+    shown, private = exported(files), private_uses(files)
     kept = {name: content for name, content in files.items() if name not in examples}
     for name, content in kept.items():
         if is_ours(name) and name not in WRITTEN_OUT:
-            kept[name] = lean(content, name, shown)
+            kept[name] = lean(content, name, shown, private)
     sources = [name for name in kept if name.startswith(PACKAGE) and name.endswith((".c", ".h", ".cpp"))]
     if sources:
         texts = [(name[len(PACKAGE) :].encode(), lean_c(kept.pop(name))) for name in sources]
@@ -179,7 +181,7 @@ def led_to(node: ast.AST) -> set[str]:
     if isinstance(node, ast.alias):
         return {node.name}
     bases = node.bases if isinstance(node, ast.ClassDef) else []
-    functions = [f for f in ast.walk(node) if isinstance(f, ast.FunctionDef) and not is_private(f)]
+    functions = [f for f in ast.walk(node) if isinstance(f, ast.FunctionDef) and not is_private(f.name)]
     shown = [*bases, *(f.returns for f in functions if f.returns is not None)]
     parts = [part for tree in shown for part in ast.walk(tree)]
     quoted = (part.value.strip() for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
@@ -211,7 +213,7 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
     return lzma.compress(memory.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
-def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> bytes:
+def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None, private: Uses | None = None) -> bytes:
     """Return a module without comments, spaces and docstrings that nobody is shown, each line where it was."""
     text = source.decode()
     lines = text.split("\n")
@@ -229,14 +231,14 @@ def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None) -> 
         if len(node.body) == 1 and not isinstance(node, ast.Module):
             lines[first] = " " * docstring.col_offset + "..."
     thinner = thin("\n".join(lines))
-    return dense(short(thinner) if is_short(name) else thinner).encode()
+    return dense(short(thinner, private) if is_short(name) else thinner).encode()
 
 
 def unannotated(tree: ast.Module) -> list[ast.FunctionDef]:
     """Return the functions whose types no checker of types asks for: private ones, and those within functions."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     inner = {id(node) for function in functions for node in ast.walk(function) if node is not function}
-    return [node for node in functions if has_plain_decorators(node) and (is_private(node) or id(node) in inner)]
+    return [node for node in functions if has_plain_decorators(node) and (is_private(node.name) or id(node) in inner)]
 
 
 def local_annotations(node: ast.AST, is_local: bool = False) -> Iterator[ast.AnnAssign]:
@@ -288,9 +290,9 @@ def lean_c(source: bytes) -> bytes:
     return "".join(f"{line.strip()}\n" for line in text.split("\n") if line.strip()).encode()
 
 
-def is_private(node: ast.FunctionDef | ast.ClassDef) -> bool:
+def is_private(name: str) -> bool:
     """Say whether a name begins with an underscore, and is none of Python's."""
-    return node.name.startswith("_") and not node.name.endswith("__")
+    return name.startswith("_") and not name.endswith("__")
 
 
 def thin(text: str) -> str:
@@ -311,7 +313,7 @@ def thin(text: str) -> str:
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SCOPES = (*_DEFINITIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_BY_NAME = {"locals", "eval", "exec", "vars", "dir"}  # what knows variables by their names
+_BY_NAME = {"locals", "globals", "eval", "exec", "vars", "dir"}  # what knows variables by their names
 
 
 def is_short(name: str) -> bool:
@@ -324,38 +326,136 @@ def is_short(name: str) -> bool:
     return (name.startswith(SHORT) or folder == "tilewright") and not is_of_device
 
 
-def short(text: str) -> str:
+Calls = dict[str, set[str]]  # functions that are only called, and which arguments the calls name
+
+
+class Uses(NamedTuple):
+    """What parts of programs do with names."""
+
+    calls: Calls
+    fixed: set[str]  # what they import, read as an attribute or have in texts
+
+
+def uses_in(trees: Iterable[ast.AST]) -> Uses:
+    """Return what parts of programs do with names; only functions that nothing but calls mention may be changed."""
+    calls: Calls = {}
+    mentioned, attributes, imported, texts = set[str](), set[str](), set[str](), set[str]()
+    for tree in trees:
+        called: dict[ast.AST, list[ast.keyword]] = {}  # a walk meets a call before what it calls
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                called[node.func] = node.keywords
+            elif isinstance(node, (ast.Name, ast.Attribute)):
+                name, keywords = node.id if isinstance(node, ast.Name) else node.attr, called.get(node)
+                if keywords is None or any(each.arg is None for each in keywords):
+                    mentioned.add(name)
+                else:
+                    calls.setdefault(name, set()).update(each.arg for each in keywords if each.arg is not None)
+                attributes |= {name} if isinstance(node, ast.Attribute) else set()
+            elif isinstance(node, ast.alias):
+                imported.add(node.name)
+                mentioned |= {node.name} if node.asname is not None else set()
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.update(_WORD.findall(node.value))
+    kept = {name: given for name, given in calls.items() if name not in mentioned and name not in texts}
+    return Uses(kept, attributes | imported | texts)
+
+
+def private_uses(files: dict[str, bytes]) -> Uses:
+    """Return what all modules of a wheel, and its examples, do with private names."""
+    calls, fixed = uses_in(ast.parse(content) for name, content in files.items() if is_ours(name))
+    return Uses({name: given for name, given in calls.items() if is_private(name)}, fixed)
+
+
+def short(text: str, private: Uses | None = None) -> str:
     """Return a module whose functions have variables with short names: it compiles to the same instructions.
 
-    Those of comprehensions count, and those that comprehensions and lambdas use. Parameters keep their names, as do
-    variables that definitions within a function use, those of texts with braces, and all of functions that decorators
-    read.
+    Those of comprehensions count, and those that other scopes within the function use. So do parameters that no call
+    gives by name: of functions within functions, and of private ones. All other parameters keep their names, as do
+    variables of `f"{x=}"`, and all of functions that decorators read. Private variables of the module change too.
     """
     tree, lines = ast.parse(text), [line.encode() for line in text.split("\n")]
-    definitions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    read = {id(part) for node in definitions if not has_plain_decorators(node) for part in ast.walk(node)}
-    places: list[tuple[int, int, int, str]] = []
-    for node in definitions:
-        if isinstance(node, ast.FunctionDef) and id(node) not in read:
-            found = short_names(node)
-            names = [part for part in names_of(node, _DEFINITIONS) if part.id in found]
-            places += [(n.lineno, n.col_offset, n.end_col_offset or n.col_offset, found[n.id]) for n in names]
-    for row, begin, end, name in sorted(places, reverse=True):
-        lines[row - 1] = lines[row - 1][:begin] + name.encode() + lines[row - 1][end:]
+    calls, fixed = private or Uses({}, set())
+    constants = short_constants(tree, lines, fixed) if private is not None else {}
+    places = new_at(((node, node.id) for node in ast.walk(tree) if isinstance(node, ast.Name)), constants)
+
+    def visit(node: ast.AST, known: Calls, around: Calls) -> None:
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+                visit(child, known, around)
+            elif isinstance(child, ast.ClassDef) and has_plain_decorators(child):
+                visit(child, calls, around)
+            elif isinstance(child, ast.FunctionDef) and has_plain_decorators(child):
+                new = short_names(child, lines, known.get(child.name), around)
+                places.extend(new_at([(x, x.id) for x in reached_by(child)], new))
+                places.extend(new_at([(x, x.arg) for x in parameters_of(child)], new))
+                inside = {name: around.get(name, set()) | {new.get(name, name)} for name in {*around, *new}}
+                visit(child, uses_in([child]).calls, inside)
+
+    visit(tree, calls, {})
+    for row, begin, name, other in sorted(places, reverse=True):
+        line = lines[row - 1]
+        lines[row - 1] = line[:begin] + other.encode() + line[begin + len(name.encode()) :]
     return b"\n".join(lines).decode()
 
 
-def of_scope(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body that belong to its own scope, and the closed scopes within it as a whole."""
-    for node in scope.body if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope):
-        yield node
+def new_at(named: Iterable[tuple[ast.Name | ast.arg, str]], new: dict[str, str]) -> list[tuple[int, int, str, str]]:
+    """Return the places of names that change: row and column, and what is there and what will be."""
+    return [(node.lineno, node.col_offset, name, new[name]) for node, name in named if name in new]
+
+
+def short_constants(tree: ast.Module, lines: list[bytes], fixed: set[str]) -> dict[str, str]:
+    """Return new names for the private variables of a module that are nobody else's."""
+    nodes = list(ast.walk(tree))
+    own = {node for node in names_of(tree) if isinstance(node.ctx, ast.Store)}
+    definitions = [node for node in nodes if isinstance(node, _DEFINITIONS)]
+    left_alone = {part for node in definitions if not has_plain_decorators(node) for part in ast.walk(node)}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    taken = fixed | names_without_nodes(nodes) | fixed_in_texts(nodes, lines)
+    taken |= {x.id for x in names if x in left_alone or (isinstance(x.ctx, ast.Store) and x not in own)}
+    everything = {x.id for x in names}
+    if everything & _BY_NAME:
+        return {}
+    order = dict.fromkeys(x.id for x in names if x in own and len(x.id) > 2 and is_private(x.id))
+    return dict(zip([x for x in order if x not in taken], new_names("_", everything | taken)))  # noqa: B905  # as above
+
+
+def of_scope(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> list[ast.AST]:
+    """Return the nodes of a function's body that belong to its own scope, and closed scopes within it as a whole."""
+    nodes = list(scope.body if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope))
+    for node in nodes:  # which get more
         if not isinstance(node, closed):
-            yield from of_scope(node, closed)
+            nodes.extend(ast.iter_child_nodes(node))
+    return nodes
 
 
 def names_of(scope: ast.AST, closed: tuple[type[ast.AST], ...] = _SCOPES) -> list[ast.Name]:
-    """Return the places of a scope where names are."""
-    return [node for node in of_scope(scope, closed) if isinstance(node, ast.Name)]
+    """Return the places of a scope where names are, also before the bodies of functions in it."""
+    nodes = of_scope(scope, closed)
+    heads = [part for node in nodes if isinstance(node, ast.FunctionDef) for part in head_of(node)]
+    return [node for node in (*nodes, *heads) if isinstance(node, ast.Name)]
+
+
+def head_of(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """Yield the nodes of a function that belong to the scope around it."""
+    for node in (function.args, *function.decorator_list, *filter(None, [function.returns])):
+        yield from ast.walk(node)
+
+
+def parameters_of(function: ast.FunctionDef) -> list[ast.arg]:
+    """Return the parameters of a function."""
+    a = function.args
+    return [x for x in (*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg) if x is not None]
+
+
+def reached_by(function: ast.FunctionDef) -> list[ast.Name]:
+    """Return the places where variables of a function may be meant, also those in functions within it."""
+    names = names_of(function, _DEFINITIONS)
+    for node in of_scope(function, _DEFINITIONS):
+        if isinstance(node, ast.FunctionDef) and has_plain_decorators(node):
+            own = {x.arg for x in parameters_of(node)} | stored(names_of(node, _DEFINITIONS))
+            names += [name for name in reached_by(node) if name.id not in own]
+    return names
 
 
 def stored(names: Iterable[ast.Name]) -> set[str]:
@@ -367,31 +467,64 @@ def from_outside(scope: ast.AST) -> set[str]:
     """Return the names that a scope and those within it do not define: `x` of `[y + x for y in z]`, and `z`."""
     names = names_of(scope)
     inner = [from_outside(node) for node in of_scope(scope) if isinstance(node, _SCOPES)]
-    return {node.id for node in names}.union(*inner) - stored(names)
+    defined = {x.arg for x in parameters_of(scope)} if isinstance(scope, ast.FunctionDef) else set()
+    return {node.id for node in names}.union(*inner) - stored(names) - defined
 
 
-def short_names(function: ast.FunctionDef) -> dict[str, str]:
-    """Return new names for the variables of a function that may have other ones."""
-    variables, nodes = names_of(function, _DEFINITIONS), list(ast.walk(function))
+def short_names(function: ast.FunctionDef, lines: list[bytes], given: set[str] | None, around: Calls) -> dict[str, str]:
+    """Return new names for the variables of a function that may have other ones.
+
+    `given` are the parameters that calls name, None where nobody knows; `around` has the new names in functions around.
+    """
+    nodes = list(ast.walk(function))
+    variables = sorted(reached_by(function), key=lambda node: (node.lineno, node.col_offset))
     everything = {node.id for node in nodes if isinstance(node, ast.Name)}
-    long = {name for name in stored(variables) if len(name) > 1 and not name.startswith("__")}
+    is_known = given is not None and function.args.kwarg is None
+    parameters = [x for x in parameters_of(function) if is_known and x not in function.args.kwonlyargs]
+    own = {x: x.arg for x in parameters if x.arg not in (given or ()) and x.arg != "self"}  # which packs well
+    long = {name for name in {*own.values(), *stored(variables)} if len(name) > 1 and not name.startswith("__")}
     if not long or everything & _BY_NAME:
         return {}
-    definitions = [node for node in of_scope(function, _DEFINITIONS) if isinstance(node, _DEFINITIONS)]
-    texts = [node for node in nodes if isinstance(node, ast.JoinedStr)]
-    within = (part for node in (*definitions, *texts) for part in ast.walk(node))
-    taken = {node.id for node in within if isinstance(node, ast.Name)} | from_outside(function)
-    for node in nodes:  # names that are no nodes of their own, but those of arguments in calls
+    taken = from_outside(function) | fixed_in_texts(nodes, lines)
+    taken |= names_without_nodes(node for node in nodes if node not in own)
+    for node in nodes:
+        if isinstance(node, _DEFINITIONS) and node is not function:
+            if isinstance(node, ast.FunctionDef) and has_plain_decorators(node):  # one name, but two variables
+                taken |= from_outside(node) & stored(names_of(node, _DEFINITIONS))
+            else:
+                taken |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    order = dict.fromkeys(name for name in (*own.values(), *(x.id for x in variables)) if name in long - taken)
+    others = {new for name in everything for new in around.get(name, ())}
+    return dict(zip(order, new_names("", everything | taken | others)))  # noqa: B905  # there are more
+
+
+def new_names(begin: str, taken: set[str]) -> Iterator[str]:
+    """Yield short names that are free."""
+    names = (begin + "".join(x) for length in (1, 2) for x in itertools.product(string.ascii_lowercase, repeat=length))
+    return (name for name in names if name not in taken and not keyword.iskeyword(name))
+
+
+def names_without_nodes(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that are no nodes of their own, but those of arguments in calls."""
+    found: set[str] = set()
+    for node in nodes:
         for field in () if isinstance(node, ast.keyword) else ("arg", "name", "rest", "asname"):
-            found = getattr(node, field, None)
-            taken |= {found.split(".")[0]} if isinstance(found, str) else set()
-        taken |= set(node.names) if isinstance(node, (ast.Global, ast.Nonlocal)) else set()
-    order = {node.id: None for node in variables if node.id in long - taken}
-    letters = (
-        "".join(chosen) for length in (1, 2) for chosen in itertools.product(string.ascii_lowercase, repeat=length)
-    )
-    free = (name for name in letters if name not in everything | taken and not keyword.iskeyword(name))
-    return dict(zip(order, free))  # noqa: B905  # there are more letters
+            name = getattr(node, field, None)
+            found |= {name.split(".")[0]} if isinstance(name, str) else set()
+        found |= set(node.names) if isinstance(node, (ast.Global, ast.Nonlocal)) else set()
+    return found
+
+
+def fixed_in_texts(nodes: Iterable[ast.AST], lines: list[bytes]) -> set[str]:
+    """Return the names in braces that stay: `x` of `f"{x=}"`, and what is not where older parsers say."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+            found |= {x.id for x in names if not lines[x.lineno - 1].startswith(x.id.encode(), x.col_offset)}
+            texts = [str(part.value) for part in node.values if isinstance(part, ast.Constant)]
+            found |= {word for text in texts if text.rstrip().endswith("=") for word in _WORD.findall(text)}
+    return found
 
 
 def dense(text: str) -> str:
@@ -447,7 +580,7 @@ def unseen(tree: ast.Module, name: str, shown: frozenset[str] | None) -> list[Do
     return [
         node
         for node in documented
-        if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node)))
+        if (id(node) not in kept or (not isinstance(node, ast.Module) and is_private(node.name)))
         and (isinstance(node, ast.Module) or has_plain_decorators(node) or (is_private_module and is_device_code(node)))
     ]
 

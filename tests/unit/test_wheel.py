@@ -10,56 +10,33 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Mapping
-from functools import cache
 from io import BytesIO
 from pathlib import Path
-from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
+from tests.helpers.wheel import hatch_build, plain_wheel, private_uses, unannotated
 
 import tilewright as tw
 from tilewright.runtime import compiled
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
 MOST_BYTES = 1_500_000
 
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
     """What rewrites the wheel."""
-    path = ROOT / "hatch_build.py"
-    spec = importlib.util.spec_from_file_location("hatch_build", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return hatch_build()
 
 
 @pytest.fixture(scope="module")
 def shown(build: ModuleType) -> frozenset[str]:
-    """What users of the wheel may meet: worked out of all modules."""
-    names: frozenset[str] = build.exported(plain_wheel())
-    return names
-
-
-@cache
-def plain_wheel() -> Mapping[str, bytes]:
-    """Return what the build backend puts into the wheel, but for the metadata: the package and the examples."""
-    folders = {"tilewright/": ROOT / "src" / "tilewright", "tilewright/examples/": EXAMPLES}
-    files = {
-        f"{prefix}{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for prefix, folder in folders.items()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    return MappingProxyType(files)
+    """What users meet."""
+    return build.exported(plain_wheel())
 
 
 @pytest.mark.slow
@@ -93,11 +70,11 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
 
 def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType, shown: frozenset[str]) -> None:
     """But for the docstrings of private functions; and every statement stays on its line."""
-    files = plain_wheel()
+    files, private = plain_wheel(), private_uses()
     modules = [name for name in files if build.is_ours(name) and not name.startswith("tilewright/examples/")]
     for name in modules[:: len(modules) // 30]:
-        lean = build.lean(files[name], name, shown)
-        source = build.short(files[name].decode()).encode() if build.is_short(name) else files[name]
+        lean = build.lean(files[name], name, shown, private)
+        source = build.short(files[name].decode(), private).encode() if build.is_short(name) else files[name]
         assert program(build, lean, name, None) == program(build, source, name, shown), name
 
 
@@ -113,21 +90,17 @@ def program(build: ModuleType, content: bytes, name: str, shown: frozenset[str] 
             for node in ast.walk(function.args):
                 if isinstance(node, ast.arg):
                     node.annotation = None
-        local = list(build.local_annotations(tree))  # kept: an id is that of another node as soon as its node is gone
-        numbers = {id(x) for x in local}
+        typed = list(build.local_annotations(tree))
+        local = {id(x) for x in typed}
         for parent in ast.walk(tree):
             for body in (getattr(parent, part, None) for part in ("body", "orelse", "finalbody")):
                 if isinstance(body, list):
-                    body[:] = [unannotated(x) if id(x) in numbers else x for x in body]
+                    body[:] = [unannotated(x) if id(x) in local else x for x in body]
         for node in build.unseen(tree, name, shown):
             docstring = node.body.pop(0)
             if not node.body and not isinstance(node, ast.Module):
                 node.body.append(ast.copy_location(ast.Expr(ast.Constant(...)), docstring))
     return ast.unparse(tree), [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-
-
-def unannotated(node: ast.AnnAssign) -> ast.Assign:
-    return ast.copy_location(ast.Assign([node.target], node.value, lineno=node.lineno), node)
 
 
 def test_types_of_variables_in_functions_are_left_out(build: ModuleType) -> None:
@@ -202,110 +175,6 @@ def plain(a,b=1,*,c):
     assert ast.dump(ast.parse(source)) == ast.dump(ast.parse(expected))
 
 
-def test_variables_of_inner_functions_have_short_names(build: ModuleType) -> None:
-    """But for parameters, what definitions in the function use, texts with braces, and functions that are kernels."""
-    source = """
-def plain(count, *rest, key=1):
-    total, b = 0, 1
-    for item in rest:
-        total += item
-    held = item
-    pairs = {first: [first + second + third for second in rest] for first in rest if first < count}
-    ordered = sorted(pairs, key=lambda each: pairs[each, pairs])
-    again = call(again=[[third for third in rest] for each in ordered], total=ordered)
-    shown = f"{total}"
-    label = count
-    try:
-        import os.path as path
-    except OSError as error:
-        label = error, path
-
-    def inner():
-        return held
-
-    return inner, shown, label, b, os, again
-
-@tw.kernel
-def kernel(x):
-    value = x
-    return value
-
-def known():
-    value = 1
-    return locals()
-"""
-    new = {
-        "item": "a",
-        "pairs": "c",
-        "first": "d",
-        "second": "e",
-        "ordered": "f",
-        "again": "g",
-        "shown": "h",
-        "label": "i",
-    }
-    expected = re.sub(r"\b[a-z]+\b(?!=\[\[)", lambda word: new.get(word[0], word[0]), source)
-    assert build.short(source) == expected
-    assert same_program(build, source, expected)
-    lean = build.lean(source.encode(), "tilewright/trace/x.py", frozenset()).decode()
-    assert "h=f" in lean and "shown" in build.lean(source.encode(), "tilewright/schedulers/x.py", frozenset()).decode()
-
-
-@pytest.mark.parametrize(
-    ("line", "other"),
-    [
-        ("x = y = 1; return x", "a = y = 1; return x"),  # a variable that is none any more
-        ("x = y = 1; return x", "y = y = 1; return y"),  # two in one
-        ("x = 1; return [x + y for y in z]", "z = 1; return [z + y for y in z]"),
-        ("x = 1; return lambda: x", "a = 1; return lambda: x"),
-        ("return [[y for y in z], y]", "return [[a for a in z], a]"),
-        ("x = 1; return z(x=x)", "a = 1; return z(a=a)"),
-        ("x = 1; return z.x", "a = 1; return z.a"),
-    ],
-)
-def test_wrong_names_are_found(build: ModuleType, line: str, other: str) -> None:
-    one, two = (f"def f():\n    {each}\n" for each in (line, other))
-    assert same_program(build, one, one) and not same_program(build, one, two)
-
-
-def same_program(build: ModuleType, one: str, other: str) -> bool:
-    """Say whether two modules differ by the names of variables only, of which each has one name in a whole function."""
-    functions = [[x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.FunctionDef)] for text in (one, other)]
-    for pair in zip(*functions, strict=True):
-        ids = [[node.id for node in build.names_of(function, build._DEFINITIONS)] for function in pair]
-        renamed = set(zip(*ids, strict=True))
-        if any(len({names[i] for names in renamed}) != len(renamed) for i in (0, 1)):
-            return False
-    return same_code(compile(one, "x", "exec"), compile(other, "x", "exec"))
-
-
-def same_code(one: CodeType, other: CodeType) -> bool:
-    """Say whether two programs have the same instructions, parameters and names of what is no variable.
-
-    What instructions take is not compared: they number the variables of closures by the order of their names.
-    """
-    names = ("co_names", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_flags")
-    if any(getattr(one, name) != getattr(other, name) for name in names) or one.co_code[::2] != other.co_code[::2]:
-        return False
-    if any(len(getattr(one, name)) != len(getattr(other, name)) for name in ("co_cellvars", "co_freevars")):
-        return False
-    parameters = one.co_argcount + one.co_kwonlyargcount + bool(one.co_flags & 4) + bool(one.co_flags & 8)
-    if one.co_varnames[:parameters] != other.co_varnames[:parameters]:
-        return False
-    pairs = zip(one.co_consts, other.co_consts, strict=True)
-    return all(same_code(a, b) if isinstance(a, CodeType) else type(a) is type(b) and a == b for a, b in pairs)
-
-
-@pytest.mark.slow
-def test_short_names_leave_the_code_of_all_modules_as_it_is(build: ModuleType) -> None:
-    """Python 3.11 calls methods of what has the name of an import in another way: such a variable fails here."""
-    files = plain_wheel()
-    for name in files:
-        if build.is_ours(name) and build.is_short(name):
-            source = files[name].decode()
-            assert same_program(build, source, build.short(source)), name
-
-
 def test_c_loses_comments_and_indentation(build: ModuleType) -> None:
     source = b"""/* What it is,
    over lines. */
@@ -321,10 +190,10 @@ int f(void) {
 
 def test_docstrings_of_public_names_stay(build: ModuleType, shown: frozenset[str]) -> None:
     """Law: what a user can ask for by name, with its methods, is documented after an ordinary installation too."""
+    files = plain_wheel()
     rooms = [importlib.import_module(f"tilewright.{room}") for room in tw._SUBMODULES]
     public = [getattr(tw, name) for name in tw._MODULE_OF] + [getattr(room, n) for room in rooms for n in room.__all__]
     names = {(x.__module__, x.__name__) for x in public if isinstance(x, (type, FunctionType))}
-    files = plain_wheel()
     for module in {module for module, _ in names}:
         name = f"{module.replace('.', '/')}.py"
         if name in files:

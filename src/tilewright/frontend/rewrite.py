@@ -101,8 +101,8 @@ def _as_the_user_named_it(code: types.CodeType, made: str, qualified: str) -> ty
         # Python 3.10 has the qualified names of the functions in a code as constants of it.
         return in_words(constant) if isinstance(constant, str) and constant.startswith(made) else constant
 
-    def in_words(name: str) -> str:
-        owners = [part for part in name.removeprefix(made).split(".<locals>.") if part and INNER not in part]
+    def in_words(text: str) -> str:
+        owners = [part for part in text.removeprefix(made).split(".<locals>.") if part and INNER not in part]
         return ".<locals>.".join([qualified, *owners])
 
     constants = tuple(renamed(constant) for constant in code.co_consts)
