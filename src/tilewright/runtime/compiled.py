@@ -300,5 +300,9 @@ LAUNCHER = Extension(
     ("CC", "cc", "gcc", "clang"),
     tuple,
 )
-launcher, loaded, is_settled = LAUNCHER.module, LAUNCHER.loaded, LAUNCHER.is_settled
-forget, wait, report = LAUNCHER.forget, LAUNCHER.wait, LAUNCHER.report
+launcher: Callable[[], Any] = LAUNCHER.module
+loaded: Callable[[], Any] = LAUNCHER.loaded
+is_settled: Callable[[], bool] = LAUNCHER.is_settled
+forget: Callable[[], None] = LAUNCHER.forget
+wait: Callable[[], Any] = LAUNCHER.wait
+report: Callable[[], str] = LAUNCHER.report
