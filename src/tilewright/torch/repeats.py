@@ -32,17 +32,17 @@ from tilewright.layout import ceil_div
 from tilewright.runtime import compiled
 from tilewright.runtime.arrays import adapter_for
 
-aten = torch.ops.aten
+_aten = torch.ops.aten
 _ALLOCATE = (
-    aten.empty.memory_format,
-    aten.empty_like.default,
-    aten.empty_strided.default,
-    aten.new_empty.default,
-    aten.new_empty_strided.default,
+    _aten.empty.memory_format,
+    _aten.empty_like.default,
+    _aten.empty_strided.default,
+    _aten.new_empty.default,
+    _aten.new_empty_strided.default,
 )
 _VIEW = (
-    *(aten.view.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default),
-    *(aten.squeeze.default, aten.squeeze.dim, aten.expand.default, aten.detach.default, aten.alias.default),
+    *(_aten.view.default, _aten.t.default, _aten.transpose.int, _aten.permute.default, _aten.unsqueeze.default),
+    *(_aten.squeeze.default, _aten.squeeze.dim, _aten.expand.default, _aten.detach.default, _aten.alias.default),
 )
 _words = str.split
 # What code that is repeated may read of tensors, kernels, numbers and the modules below: it follows from the kind of a
