@@ -154,7 +154,7 @@ def with_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers.ExchangeBuffer, "tell", lambda self, ranks: None)
+    monkeypatch.setattr(buffers.ExchangeBuffer, "tell", lambda self, ranks, slot=None: None)
 
 
 def replaced(name: str, kernel: Any) -> Callable[[pytest.MonkeyPatch], None]:

@@ -193,8 +193,8 @@ def test_conversions_run_under_products(case: int) -> None:
     waits = text.split("w")[:-1]
     assert len(waits) >= 2 and "p" in waits[0], text
     assert all(part.count("c") >= (32 if n else 64) for n, part in enumerate(waits)), text
-    if rows == 256:  # the next item is under way at each wait but the last of an iteration
-        assert re.findall(r"DEPBAR\.LE gsb0, (\w+)", code) == ["0x1"] * (len(waits) - 1) + ["0x0"]
+    if rows == 256:  # rounded weights wait for their item as others do
+        assert set(re.findall(r"DEPBAR\.LE gsb0, (\w+)", code)) == {"0x0"}
 
 
 def test_one_row_is_streamed_by_two_blocks_of_a_multiprocessor() -> None:
