@@ -356,7 +356,9 @@ def compiled() -> Iterator[object]:
                     continue
                 for c in family.configurations(problem, H200):
                     words = f"{family.kernel.__name__}, {dtype}, {majors}, {aligned}, {c}"
-                    yield pytest.param(family, problem, c, id=words)
+                    yield pytest.param(family, problem, c, False, id=words)
+                    if family is exchanged.SCATTERED and majors == "KM" and dtype is tw.bfloat16:
+                        yield pytest.param(family, problem, c, True, id=f"{words}, in a ring")
 
 
 def matrix(dtype: tw.DType, rows: int, columns: int, matrices: int = 0, major: str = "K", row: int = 0) -> object:
@@ -369,20 +371,36 @@ def matrix(dtype: tw.DType, rows: int, columns: int, matrices: int = 0, major: s
     return tw.spec(dtype, (rows, columns, matrices), stride=(*stride, step))
 
 
-@pytest.mark.parametrize(("family", "problem", "configuration"), list(compiled()))
+@pytest.mark.parametrize(("family", "problem", "configuration", "in_ring"), list(compiled()))
 @pytest.mark.spread(50)
-def test_nothing_spills(family: RingFamily, problem: Problem, configuration: HopperConfiguration) -> None:
+def test_nothing_spills(
+    family: RingFamily, problem: Problem, configuration: HopperConfiguration, in_ring: bool
+) -> None:
     """At least not in the loop of the products. Neither do these wait for each other, which ptxas would tell."""
     m, n, k = problem.m, problem.n, problem.k
     row = n if problem.d.alignment == 16 else n + 1
     d = matrix(tw.bfloat16, m, n, 1 if family is exchanged.SCATTERED else 2, row=row)
     b = matrix(problem.b.dtype, n, k, 1, problem.b.major)
     flag, zero, own = tw.spec(tw.int32, (2, 8)), np.int32(0), matrix(problem.a.dtype, m, k)
-    several = matrix(problem.a.dtype, m, k, 2)
+    several, come = matrix(problem.a.dtype, m, k, 2), matrix(tw.bfloat16, m, n, 2, row=row) if in_ring else d
     exchange = [flag], flag, tw.spec(tw.int32, (1, 8)), zero
     launcher, plan = family.launch(problem, configuration, H200)
     if family is exchanged.SCATTERED:
-        arguments: tuple[Any, ...] = (d, several, b, [], [], [d], [d], *exchange, (1024, n), zero, False, False, plan)
+        arguments: tuple[Any, ...] = (
+            d,
+            several,
+            b,
+            [],
+            [],
+            [d],
+            [come],
+            *exchange,
+            (1024, n),
+            zero,
+            False,
+            in_ring,
+            plan,
+        )
     else:
         arguments = (d, own, b, [], several, [own], *exchange, (1024, k), zero, plan)
     with warnings.catch_warnings():
