@@ -206,7 +206,7 @@ class Layout(Displayed):
             return _compose_by_mode(self, tuple(tiler))
         if tiler is None:
             return self
-        then = getattr(tiler, "_then", None)  # what is no plain layout says what follows it
+        then = getattr(tiler, "_then", None)  # what is not a plain layout composes itself
         return self.compose(Layout(tiler)) if then is None else then(self)
 
     @staticmethod
