@@ -197,7 +197,7 @@ def test_integers_are_dropped_as_floats() -> None:
         (lambda a: tw.dropout(0.5, 2**64), "64 bits"),
         (lambda a: tw.dropout(0.5, a), "float32 of the shape"),
         (lambda a: tw.dropout(0.5, np.zeros(2, np.int64)), "int64 of the shape"),
-        (lambda a: tw.dropout(0.5, 1)(a), "no epilogue of tw.matmul"),
+        (lambda a: tw.dropout(0.5, 1)(a), "not an epilogue of tw.matmul"),
     ],
 )
 def test_what_is_refused(call: Callable[[np.ndarray], object], message: str) -> None:
