@@ -56,6 +56,8 @@ _OTHERS = frozenset({"tilewright", "numpy", "ml_dtypes", "torch", "cupy", "jax",
 _LIBRARY = os.path.dirname(os.__file__)
 # Modules of Python whose objects hold what the user gives them, or are set by the user.
 _OPEN = frozenset({"argparse", "collections", "optparse", "queue", "threading", "types"})
+# Modules of this package whose objects may hold a kernel's state; numbers, layouts, tensors and plans do not.
+_HOLDING = ("tilewright.kernels.", "tilewright.language.", "tilewright.schedulers.")
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _STORES_OF = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 
@@ -296,7 +298,9 @@ def _step_of(kind: type) -> _Step | None:
         return _NUMPY_STEPS.get(kind.__name__)
     if hasattr(kind, "__next__") and kind.__module__.partition(".")[0] in ("builtins", "itertools"):
         return _holds(ITERATOR)
-    return _instance if is_user_type(kind) else None
+    if is_user_type(kind):
+        return _instance
+    return _own_instance if kind.__module__.startswith(_HOLDING) else None
 
 
 def _holds(holder: Holder) -> _Step:
@@ -313,6 +317,12 @@ def _instance(walk: Walk, value: Any, path: str, outside: bool) -> None:
     walk.visit(type(value), type(value).__name__, True)
 
 
+def _own_instance(walk: Walk, value: Any, path: str, outside: bool) -> None:
+    """Walk an object of this package that a kernel has made: plans and the like, from outside, are constant."""
+    if not outside:
+        walk.add(ATTRIBUTES, value, path, outside)
+
+
 def _items(walk: Walk, value: Any, path: str, outside: bool) -> None:
     for n, item in enumerate(value):
         walk.visit(item, f"{path}[{n}]", outside)
@@ -321,12 +331,16 @@ def _items(walk: Walk, value: Any, path: str, outside: bool) -> None:
 
 
 def _function(walk: Walk, function: types.FunctionType, path: str, outside: bool) -> None:
-    wrapped = getattr(function, "__wrapped__", None)  # what @tw.function made
-    if not is_user_code(function.__code__):
-        if isinstance(wrapped, types.FunctionType):
-            walk.visit(wrapped, path, outside)
+    wrapped = getattr(function, "__wrapped__", None)
+    if is_user_code(function.__code__):
+        walk.named(function)
+    elif isinstance(wrapped, types.FunctionType):  # what @tw.function made
+        walk.visit(wrapped, path, outside)
+        if is_user_code(wrapped.__code__):
+            walk.add(ATTRIBUTES, function, path, outside)
         return
-    walk.named(function)
+    elif outside:  # a function of this package: what it keeps is no state of kernels
+        return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             cell.cell_contents  # noqa: B018
