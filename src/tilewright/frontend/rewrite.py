@@ -160,6 +160,7 @@ def _traceable(target: F, fastmath: bool | None) -> F:
             help="put @staticmethod or @classmethod above @tw.function, not below it",
         )
     remember(target)
+    made_in = tracing()
     rewritten: list[tuple[tuple[object, ...], types.FunctionType]] = []  # with what it was made of
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -170,7 +171,7 @@ def _traceable(target: F, fastmath: bool | None) -> F:
         if not rewritten or any(a is not b for a, b in zip(rewritten[0][0], parts, strict=True)):
             rewritten[:] = [(parts, target if is_rewritten(target) else rewrite(target))]
         function = rewritten[0][1]
-        if function is not target:
+        if function is not target and made_in is not tracer:  # else its variables are the kernel's
             memory(tracer).note_closure(function)
         with tracer.computing(fastmath=fastmath):
             return function(*args, **kwargs)

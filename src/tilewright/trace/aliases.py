@@ -10,10 +10,12 @@ in place: that is checked when the kernel has been traced.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import CellType, FrameType
 from typing import Any  # Any: whatever the user's variables hold
 
@@ -22,7 +24,10 @@ from tilewright.source import SourceLocation
 from tilewright.trace.heap import Heap, Place, memory, pairs
 from tilewright.trace.holders import ATTRIBUTES, DEQUE, DICT, LIST, Holder, Places, same_value
 from tilewright.trace.reach import Memory, Walk
-from tilewright.trace.tracer import Tracer, is_caller, is_user_code
+from tilewright.trace.tracer import Tracer, is_caller
+
+# What traces a kernel holds the kernel's objects too, and is not one of the functions of which the kernel consists.
+_TRACING = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("trace", "frontend"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +52,7 @@ def aliased(
     frame: FrameType | None = sys._getframe(1)
     while not is_caller(frame):
         assert frame is not None, objects
-        if is_user_code(frame.f_code):
+        if not frame.f_code.co_filename.startswith(_TRACING):
             own = {*frame.f_code.co_varnames, *frame.f_code.co_cellvars}
             for name, value in frame.f_locals.items():
                 if name in pending and pending[name].cell_contents is value:

@@ -48,6 +48,7 @@ def trace(
     tracer = Tracer(function.__name__, arch, block)
     tracer.bounds, tracer.fastmath, tracer.cluster_shape = bounds, fastmath, cluster
     memory(tracer).note_closure(function)
+    memory(tracer).note_kernel(function)
     tracer.arguments = tuple(arguments.values())
     result = _run(tracer, function, stand_ins(tracer, arguments))
     if result is not None:

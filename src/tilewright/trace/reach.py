@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import contextvars
 import ctypes
 import dis
 import enum
 import functools
+import gc
 import io
+import operator
 import os
 import queue
 import random
@@ -51,11 +54,12 @@ from tilewright.trace.holders import (
 from tilewright.trace.iteration import DeviceCalls, DeviceItems
 from tilewright.trace.tracer import is_user_code
 
-_ATOMS = (int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice, enum.Enum)
+_ATOMS = (int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice)
 _OTHERS = frozenset({"tilewright", "numpy", "ml_dtypes", "torch", "cupy", "jax", "jaxlib", "cuda", "builtins"})
 _LIBRARY = os.path.dirname(os.__file__)
 # Modules of Python whose objects hold what the user gives them, or are set by the user.
-_OPEN = frozenset({"argparse", "collections", "optparse", "queue", "threading", "types"})
+_OPEN = frozenset({"argparse", "collections", "contextlib", "optparse", "queue", "threading", "types"})
+_WRITTEN_IN_C = frozenset({"builtins", "functools", "operator"})  # modules of which we look into all other objects
 # Modules of this package whose objects may hold a kernel's state; numbers, layouts, tensors and plans do not.
 _HOLDING = ("tilewright.kernels.", "tilewright.language.", "tilewright.schedulers.")
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -154,6 +158,7 @@ class Walk:
         key = id(object), holder
         if key in self.found:
             return
+        outside = outside or id(object) in self.memory.outside_objects
         self._kept.append(object)
         self.found[key] = Found(holder, object, path, outside)
         for item, value in holder.children(object):
@@ -166,12 +171,20 @@ class Memory:
     def __init__(self) -> None:
         # Cells of the kernel's own closure, and of its helpers', kept so that no other cell gets the number of one.
         self.outside_cells: dict[int, types.CellType] = {}
+        self.outside_objects: dict[int, Any] = {}  # what can change of all that the kernel's function reaches
         self._steps: dict[type, _Step | None] = {}
         self._outside: dict[int, tuple[Any, list[Found]]] = {}
 
     def note_closure(self, function: types.FunctionType) -> None:
         """Note that the variables which a function captures are not the kernel's."""
         self.outside_cells.update((id(cell), cell) for cell in function.__closure__ or ())
+
+    def note_kernel(self, function: types.FunctionType) -> None:
+        """Note what is there before a kernel runs: a function that it makes may come to it on another way."""
+        walk = Walk(self)
+        walk.visit(function, function.__name__, True)
+        walk.run()
+        self.outside_objects.update((id(found.object), found.object) for found in walk.found.values())
 
     def step(self, kind: type) -> _Step | None:
         """Return how to walk the objects of a class, None where nothing of them can change."""
@@ -289,6 +302,8 @@ def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...], froz
 
 
 def _step_of(kind: type) -> _Step | None:
+    if issubclass(kind, enum.Enum):
+        return None if _is_foreign(kind.__module__) else _holds(ATTRIBUTES)
     if issubclass(kind, _ATOMS):
         return None
     for classes, step in _STEPS:
@@ -300,7 +315,9 @@ def _step_of(kind: type) -> _Step | None:
         return _holds(ITERATOR)
     if is_user_type(kind):
         return _instance
-    return _own_instance if kind.__module__.startswith(_HOLDING) else None
+    if kind.__module__.startswith(_HOLDING):
+        return _own_instance
+    return _parts if kind.__module__ in _WRITTEN_IN_C else None
 
 
 def _holds(holder: Holder) -> _Step:
@@ -336,7 +353,7 @@ def _function(walk: Walk, function: types.FunctionType, path: str, outside: bool
         walk.named(function)
     elif isinstance(wrapped, types.FunctionType):  # what @tw.function made
         walk.visit(wrapped, path, outside)
-        if is_user_code(wrapped.__code__):
+        if is_user_code(wrapped.__code__) or not outside:
             walk.add(ATTRIBUTES, function, path, outside)
         return
     elif outside:  # a function of this package: what it keeps is no state of kernels
@@ -366,6 +383,30 @@ def _reference(walk: Walk, value: weakref.ref[Any], path: str, outside: bool) ->
     walk.visit(value(), path, outside)
 
 
+def _proxy(walk: Walk, value: weakref.ProxyType[Any], path: str, outside: bool) -> None:
+    with contextlib.suppress(ReferenceError):  # its object is gone
+        walk.visit(value.__dir__.__self__, path, outside)  # type: ignore[attr-defined]  # the object's own method
+
+
+def _parts(walk: Walk, value: Any, path: str, outside: bool) -> None:
+    """Walk what an object refers to that is written in C and keeps it: a view of a dict, the arguments of a call."""
+    for part in gc.get_referents(value):
+        walk.visit(part, path, outside)
+
+
+def _weak_container(walk: Walk, value: Any, path: str, outside: bool) -> None:
+    """Walk the objects of one of `weakref`; Python's own functions keep caches in such, which may grow."""
+    for part in (*value.data, *(value.data.values() if isinstance(value.data, dict) else ())):
+        walk.visit(part, path, outside)
+
+
+def _cache(walk: Walk, cache: Any, path: str, outside: bool) -> None:
+    """Walk a function and its results that `functools.lru_cache` keeps; that it keeps more of them is no change."""
+    for part in gc.get_referents(cache):
+        for each in part.values() if type(part) is dict else (part,):
+            walk.visit(each, path, outside)
+
+
 def _builtin_method(walk: Walk, method: types.BuiltinMethodType, path: str, outside: bool) -> None:
     if not isinstance(method.__self__, types.ModuleType):
         walk.visit(method.__self__, path, outside)
@@ -377,6 +418,9 @@ def _partial(walk: Walk, value: functools.partial[Any], path: str, outside: bool
 
 
 def _class(walk: Walk, kind: type, path: str, outside: bool) -> None:
+    if issubclass(kind, enum.Enum) and not _is_foreign(kind.__module__):
+        for member in kind:
+            walk.visit(member, f"{kind.__name__}.{member.name}", True)
     if is_user_type(kind) and not _is_pythons(kind.__module__):  # whose methods change what an instance holds
         walk.named(kind)
 
@@ -392,7 +436,7 @@ def _functions_of(member: Any) -> Iterator[Any]:
         yield member
 
 
-_STEPS: tuple[tuple[tuple[type, ...], _Step], ...] = (
+_STEPS: tuple[tuple[tuple[type, ...], _Step | None], ...] = (
     ((tuple, frozenset), _items),
     ((list,), _holds(LIST)),
     ((dict,), _holds(DICT)),
@@ -413,6 +457,11 @@ _STEPS: tuple[tuple[tuple[type, ...], _Step], ...] = (
     ((contextvars.ContextVar,), _holds(CONTEXT_VARIABLE)),
     ((threading.local,), _holds(ATTRIBUTES)),
     ((weakref.ref,), _reference),
+    (weakref.ProxyTypes, _proxy),
+    ((weakref.WeakKeyDictionary, weakref.WeakSet, weakref.WeakValueDictionary), _weak_container),
+    ((functools._lru_cache_wrapper,), _cache),
+    ((types.ModuleType, types.FrameType, types.TracebackType, types.CodeType), None),
+    ((BaseException,), _parts),
 )
 _NUMPY_STEPS: dict[str, _Step] = {
     "ndarray": _holds(ARRAY),
