@@ -29,7 +29,7 @@ from tilewright.trace.carry import (
     unwrap,
 )
 from tilewright.trace.control import emit_branch, record, truth
-from tilewright.trace.heap import BRANCH, Heap, Place, replaced, snapshot
+from tilewright.trace.heap import BRANCH, Heap, Place, iterators_in, replaced, snapshot
 from tilewright.trace.holders import same_value
 from tilewright.trace.scalar import Scalar, Unrounded, are_untyped, as_scalar, select, unary, unrounded_choice
 from tilewright.trace.tracer import Tracer, current
@@ -56,9 +56,16 @@ def if_statement(condition: Any, then: Body, otherwise: Body, parameters: Names,
     sides.join(condition, blocks)
 
 
-def branch_of(condition: Scalar, then: Callable[[], Any], variables: Variables, functions: Sequence[Body]) -> None:
-    """Run `then` where a device condition holds, with variables that it may assign."""
+def branch_of(
+    condition: Scalar,
+    then: Callable[[], Any],
+    variables: Variables,
+    functions: Sequence[Body],
+    advancing: Any = None,  # Any: an iterator
+) -> None:
+    """Run `then` where a device condition holds, with variables that it may assign and an iterator that it may read."""
     sides = _Sides(current("a branch"), functions, (variables, variables))
+    sides.heap.leave_out(iterators_in(sides.tracer, advancing))
     blocks, _ = sides.trace((then, _nothing))
     sides.join(condition, blocks)
 

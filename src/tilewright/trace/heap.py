@@ -8,12 +8,12 @@ changes is put back as it was, and each place that holds something else is carri
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any  # Any: whatever the user's variables hold
 
 from tilewright.errors import LanguageError
-from tilewright.trace.holders import ATTRIBUTES, Places, same_value
+from tilewright.trace.holders import ARRAY_ITERATOR, ATTRIBUTES, GENERATOR, ITERATOR, Places, same_value
 from tilewright.trace.reach import Found, Memory, Walk, is_user_type
 from tilewright.trace.tracer import Tracer, current
 
@@ -87,6 +87,11 @@ class Heap:
         kept = [pair for pair in both if pair[0].object is not value]
         self.found, self.before = [each for each, _ in kept], [before for _, before in kept]
 
+    def leave_out(self, objects: Collection[int]) -> None:
+        """Take objects out, given by their ids, before a block is traced: that it changes them is known."""
+        self.found = [each for each in self.found if id(each.object) not in objects]
+        self.__post_init__()
+
     def release(self, objects: Iterable[Any]) -> None:
         """Let objects be known by what they hold."""
         self._numbers.difference_update(map(id, objects))
@@ -159,6 +164,14 @@ def snapshot(tracer: Tracer, functions: Iterable[Callable[..., Any]], variables:
         walk.function(function)
     cells = {id(cell) for cell in variables}
     return Heap([each for each in walk.found.values() if id(each.object) not in cells])
+
+
+def iterators_in(tracer: Tracer, value: Any) -> set[int]:
+    """Return the ids of an iterator, and of those that it reads."""
+    walk = Walk(memory(tracer))
+    walk.visit(value, "items", False)
+    walk.run()
+    return {id(each.object) for each in walk.found.values() if each.holder in (GENERATOR, ITERATOR, ARRAY_ITERATOR)}
 
 
 def keeping_state(function: Callable[..., Any], what: str) -> Callable[..., Any]:

@@ -112,6 +112,10 @@ class _Dict(Holder):
             return dict(collections.OrderedDict.items(object))
         return dict(dict.items(object))
 
+    def children(self, object: Any) -> Iterable[tuple[Any, Any]]:
+        content = self.read(object)
+        return [*content.items(), *((key, key) for key in content)]
+
     def write(self, object: Any, content: Places) -> None:
         kind = collections.OrderedDict if isinstance(object, collections.OrderedDict) else dict
         kind.clear(object)
@@ -313,6 +317,9 @@ class _Array(Holder):
 
     def read(self, object: Any) -> Any:
         return object.shape, object.dtype, object.copy() if object.dtype.hasobject else object.tobytes()
+
+    def children(self, object: Any) -> Iterable[tuple[Any, Any]]:
+        return list(enumerate(object.flat)) if object.dtype.hasobject else ()
 
     def write(self, object: Any, content: Any) -> None:
         import numpy as np

@@ -6,8 +6,8 @@ of the function around it (`variables`). `settle` traces the body until what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tilewright.arguments import given
@@ -15,11 +15,12 @@ from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
 from tilewright.ir.fold import constant_of
+from tilewright.trace.aliases import aliased
 from tilewright.trace.branches import Body, and_, branch_of, not_
 from tilewright.trace.carry import Names
 from tilewright.trace.control import MAX_UNROLLED, Counter, DeviceRange, emit_loop, emit_while, end, record, truth
-from tilewright.trace.heap import CONDITION, snapshot
-from tilewright.trace.iteration import Begun, DeviceCalls, functions_of, iterated
+from tilewright.trace.heap import CONDITION, Heap, snapshot
+from tilewright.trace.iteration import DeviceCalls, functions_of, iterated
 from tilewright.trace.scalar import Scalar, as_scalar, select
 from tilewright.trace.settle import Loop
 from tilewright.trace.tracer import Tracer, current
@@ -72,7 +73,7 @@ def _python_loop(iterable: Any, body: Body, variables: Variables, stop_flag: str
     except TypeError:
         raise LanguageError(f"a for statement loops over a range, a list or the like, got {given(iterable)}") from None
     iterations, predicated = 0, 0
-    for item in Begun(items):
+    while True:
         stopped = False if stop_flag is None else variables.get(stop_flag)
         if isinstance(stopped, Scalar):
             if predicated == _MAX_PREDICATED:
@@ -81,13 +82,49 @@ def _python_loop(iterable: Any, body: Body, variables: Variables, stop_flag: str
                     "value decides whether break or return leaves it",
                     help="loop over range(...), which is a loop on the device",
                 )
-            branch_of(not_(stopped), partial(body, item), variables, (body,))
+            if items is iterable and not predicated:
+                _refuse_held(items)
+            if not _iterate_unless(stopped, items, body, variables):
+                break
             predicated += 1
-        elif stopped:
+        elif stopped or (item := next(items, _END)) is _END:
             break
         else:
             body(item)
         iterations = _counted(iterations)
+
+
+_END = object()
+_CONTAINERS: tuple[Any, ...] = (), [], "", {}, set(), range(0), range(2**70), deque()
+_ITEMS_ARE_THERE = tuple({type(iter(each)) for each in _CONTAINERS})  # iterators whose next item was there before
+
+
+def _refuse_held(items: Iterator[Any]) -> None:
+    """Refuse an iterator that a variable holds: only the device knows how many items it has when the loop was left."""
+    tracer = current("a loop")
+    if aliased(tracer, [items], Heap([]), {}):
+        raise LanguageError(
+            f"the device decides how far a {type(items).__name__} is read, and a variable holds it",
+            help="write the iterator in the for statement itself, or loop over a list",
+        )
+
+
+def _iterate_unless(stopped: Scalar, items: Iterator[Any], body: Body, variables: Variables) -> bool:
+    """Run an iteration where the device has not left the loop before; say whether there was an item.
+
+    Taking the item may change what the device sees, in a generator say, so it is a part of the iteration.
+    """
+    taken = [next(items, _END)] if isinstance(items, _ITEMS_ARE_THERE) else []
+
+    def iteration() -> None:
+        if not taken:
+            taken.append(next(items, _END))
+        if taken[0] is not _END:
+            body(taken[0])
+
+    if not taken or taken[0] is not _END:
+        branch_of(not_(stopped), iteration, variables, (body, _reaching((items, *taken))), advancing=items)
+    return taken[0] is not _END
 
 
 def _counted(iterations: int) -> int:

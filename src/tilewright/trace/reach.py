@@ -17,7 +17,6 @@ import enum
 import functools
 import gc
 import io
-import operator
 import os
 import queue
 import random
@@ -430,8 +429,10 @@ def _functions_of(member: Any) -> Iterator[Any]:
         yield member.__func__
     elif isinstance(member, property):
         yield from (f for f in (member.fget, member.fset, member.fdel) if f is not None)
-    elif isinstance(member, functools.cached_property):
+    elif isinstance(member, (functools.cached_property, functools.partialmethod)):
         yield member.func
+    elif isinstance(member, functools.singledispatchmethod):
+        yield member.dispatcher
     elif isinstance(member, types.FunctionType):
         yield member
 
