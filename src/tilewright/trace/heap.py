@@ -162,6 +162,7 @@ def snapshot(tracer: Tracer, functions: Iterable[Callable[..., Any]], variables:
         walk.visit(value, "an argument", True)
     for function in functions:
         walk.function(function)
+    walk.run()
     cells = {id(cell) for cell in variables}
     return Heap([each for each in walk.found.values() if id(each.object) not in cells])
 

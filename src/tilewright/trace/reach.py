@@ -115,6 +115,7 @@ class Walk:
         self._seen: set[int] = set()
         self._kept: list[Any] = []  # so that no other object gets the number of one that was seen
         self._pending: collections.deque[tuple[Any, str, bool]] = collections.deque()
+        self._late: collections.deque[tuple[Any, str, bool]] = collections.deque()
 
     def named(self, named: types.FunctionType | type) -> None:
         """Walk what is outside of the kernel that a function's code names, or the methods of a class and it itself."""
@@ -122,19 +123,19 @@ class Walk:
             self.add(*each)
 
     def function(self, function: Callable[..., Any]) -> None:
-        """Walk what a function made by the rewriter reaches."""
+        """Walk what a function made by the rewriter reaches; what only this package's own code leads to, `run` does."""
         if not isinstance(function, types.FunctionType):
             return
         if is_user_code(function.__code__):
             self.named(function)
-            self.run()
+            self._run_near()
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
             except ValueError:
                 continue
             self.visit(value, name, id(cell) in self.memory.outside_cells)
-        self.run()
+        self._run_near()
 
     def visit(self, value: Any, path: str, outside: bool) -> None:
         """Walk a value later, where anything in it can change."""
@@ -142,15 +143,23 @@ class Walk:
         if step is not None and id(value) not in self._seen:
             self._seen.add(id(value))
             self._kept.append(value)
-            self._pending.append((value, path, outside))
+            (self._late if _is_ours(step, value) else self._pending).append((value, path, outside))
 
     def run(self) -> None:
-        """Walk all that is pending; what is near comes first."""
+        """Walk all that is pending; what is near comes first, and what this package's own code leads to last."""
+        self._run_near()
+        while self._late:
+            self._step(*self._late.popleft())
+            self._run_near()
+
+    def _run_near(self) -> None:
         while self._pending:
-            value, path, outside = self._pending.popleft()
-            step = self.memory.step(type(value))
-            assert step is not None, value
-            step(self, value, path, outside)
+            self._step(*self._pending.popleft())
+
+    def _step(self, value: Any, path: str, outside: bool) -> None:
+        step = self.memory.step(type(value))
+        assert step is not None, value
+        step(self, value, path, outside)
 
     def add(self, holder: Holder, object: Any, path: str, outside: bool) -> None:
         """Note an object that can change, and walk what it holds."""
@@ -331,6 +340,13 @@ def _holds(holder: Holder) -> _Step:
 def _instance(walk: Walk, value: Any, path: str, outside: bool) -> None:
     walk.add(ATTRIBUTES, value, path, outside)
     walk.visit(type(value), type(value).__name__, True)
+
+
+def _is_ours(step: _Step, value: Any) -> bool:
+    """Say whether this package's code leads on from a value, apart from what @tw.function made."""
+    if step is _function:
+        return not is_user_code(value.__code__) and not hasattr(value, "__wrapped__")
+    return step is _own_instance
 
 
 def _own_instance(walk: Walk, value: Any, path: str, outside: bool) -> None:
