@@ -107,9 +107,8 @@ def produce(Q, K, V, lengths, left, right, together, parts, sQ, sKV, state_q, st
     gQ, gK, gV = (tw.guarded(x) for x in (Q, K, V))
     share = Q.shape[1] // K.shape[1]  # heads of Q for one of K and V
 
-    @tw.function  # of a package, loops see the state of arguments alone
-    def bring(state, heads, tile):
-        with state.fill() as (stage, full):
+    def bring(heads, tile):
+        with state_kv.fill() as (stage, full):
             tw.copy(LOAD, tw.local_tile(heads, (plan.keys, plan.head), (tile, 0)), sKV[:, :, stage], barrier=full)
 
     for round in range(count_tiles(Q, parts, plan)):
@@ -118,11 +117,11 @@ def produce(Q, K, V, lengths, left, right, together, parts, sQ, sKV, state_q, st
         k, v = (x[batch, head // share, ...] for x in (gK, gV))
         with state_q.fill() as (stage, full):
             tw.copy(LOAD, tw.local_tile(rows, (plan.rows, plan.head), (0, 0)), sQ[:, :, stage], barrier=full)
-        bring(state_kv, k, last)
+        bring(k, last)
         for step in range(1, steps):
-            bring(state_kv, k, last - step)
-            bring(state_kv, v, last - step + 1)
-        bring(state_kv, v, last - steps + 1)
+            bring(k, last - step)
+            bring(v, last - step + 1)
+        bring(v, last - steps + 1)
 
 
 @tw.function
@@ -193,28 +192,26 @@ def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sK
             scores[r, :] = tw.ex2_approx(scores[r, :] * scale - top[r] * scale, ftz=True)
             total[r] += scores[r, :].reduce("add")
 
-    @tw.function
-    def finish(state, step, v):
+    def finish(step, v):
         tw.wgmma_wait(0)  # the registers of the weights are free again
         if step > 1:
-            state.give_back(v)
+            state_kv.give_back(v)
         return tw.as_operand_a(plan.scores, S, to=plan.output)
 
-    @tw.function
-    def advance(state, step, v, q, first_row, keys, last, masked):
-        weights = finish(state, step, v)
-        k = state.acquire()
+    def advance(step, v, q, first_row, keys, last, masked):
+        weights = finish(step, v)
+        k = state_kv.acquire()
         if plan.consumers > 1:
             ours.sync()
         begin_scores(q, k)
-        v = state.acquire()
+        v = state_kv.acquire()
         if lengths is not None and step == 1:
             clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
         begin_sums(weights, v)
         if plan.consumers > 1:
             next.arrive()
         tw.wgmma_wait(1)
-        state.give_back(k)
+        state_kv.give_back(k)
         if masked:
             mask(first_row, keys, (last - step) * plan.keys)
         weigh()
@@ -239,17 +236,17 @@ def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sK
             whole = tw.minimum(keys, first + right + 1) // plan.keys
             done = tw.minimum(tw.maximum(last - whole + 1, 1), steps)
         for step in tw.range(1, done, unroll=1):
-            v = advance(state_kv, step, v, q, first_row, keys, last, masked=True)
+            v = advance(step, v, q, first_row, keys, last, masked=True)
         until = steps
         if plan.has_left:
             cut = tw.ceil_div(tw.maximum(first + plan.rows - 1 - left, 0), plan.keys)
             until = tw.minimum(tw.maximum(last - cut + 1, done), steps)
         for step in tw.range(done, until, unroll=1):
-            v = advance(state_kv, step, v, q, first_row, keys, last, masked=False)
+            v = advance(step, v, q, first_row, keys, last, masked=False)
         if plan.has_left:
             for step in tw.range(until, steps, unroll=1):
-                v = advance(state_kv, step, v, q, first_row, keys, last, masked=True)
-        weights = finish(state_kv, steps, v)
+                v = advance(step, v, q, first_row, keys, last, masked=True)
+        weights = finish(steps, v)
         v = state_kv.acquire()
         if lengths is not None and steps == 1:
             clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
