@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import weakref
 
 import numpy as np
 import pytest
-from tests.helpers.python_state import Programs, assert_agrees, make_counter
+from tests.helpers.python_state import Plain, Programs, assert_agrees, make_counter
 
 import tilewright as tw
 
@@ -343,6 +344,106 @@ def reversed_ranges(out, x, n):
     out[0] = total
 
 
+# --- items that a loop takes from an iterator -------------------------------------------------------------
+
+
+def numbers_after(items):
+    for k in range(6):
+        items[0] += 1
+        yield k
+
+
+@carried
+def break_from_a_generator_that_changes_state(out, x, n):
+    items, left = [0], n + 0
+    for k in numbers_after(items):
+        if left == 0:
+            break
+        left -= 1
+        out[1] += k
+    out[0] = items[0]
+
+
+@carried
+def break_from_a_map_that_changes_state(out, x, n):
+    items, left = [0], n + 0
+
+    def note(k):
+        items[0] += k
+        return k
+
+    for k in map(note, [3, 4, 5]):
+        if left == 0:
+            break
+        left -= 1
+        out[1] += k
+    out[0] = items[0]
+
+
+@carried
+def break_from_a_list_of_objects(out, x, n):
+    held, left = Plain(), n + 0
+    for each in [None, held, held, held]:
+        if each is not None:
+            each.add(2)
+        if left == 0:
+            break
+        left -= 1
+    out[0], out[1] = held.v, held.parts[1]
+
+
+@carried
+def break_from_an_iterator_of_two_loops(out, x, n):
+    left = n + 0
+    for k, v in zip((5, 6, 7), reversed([1, 2, 3]), strict=True):
+        if left == 0:
+            break
+        left -= 1
+        out[0] += k * v
+
+
+# --- objects that are reached on unusual ways -------------------------------------------------------------
+
+
+@carried
+def object_behind_a_proxy(out, x, n):
+    held = Plain()
+    proxy = weakref.proxy(held)
+
+    def add():
+        proxy.add(3)
+
+    for _ in range(n):
+        add()
+    out[0], out[1] = held.v, held.parts[1]
+
+
+@carried
+def object_in_a_weak_dict(out, x, n):
+    held = Plain()
+    table = weakref.WeakValueDictionary({"a": held})
+
+    def add():
+        table["a"].add(3)
+
+    for _ in range(n):
+        add()
+    out[0] = held.v
+
+
+@functools.lru_cache(2)
+def powers(k):
+    return [k, k * k]
+
+
+@carried
+def caches_may_grow(out, x, n):
+    for i in range(n):
+        out[0] += powers(3)[1] + i
+        if i > 1:
+            out[1] += powers(4)[0]
+
+
 def test_a_python_number_keeps_its_value_until_it_takes_a_type():
     @tw.kernel
     def largest(out, x, n):
@@ -370,6 +471,49 @@ def test_closures_of_the_kernel_itself_are_not_the_kernels_own():
     def kernel(out, n):
         for i in range(n):
             outer[0] += 1
+
+    with pytest.raises(tw.LanguageError, match="'outer\\[0\\]' changes in a loop on the device, and it is not the ker"):
+        kernel.lower(tw.spec("int32", 1), 3)
+    assert outer == [0]
+
+
+def test_a_helper_that_a_kernel_makes_has_its_variables_from_the_kernel():
+    def counting(items):
+        @tw.function
+        def count(n):
+            for _ in range(n):
+                items[0] += 1
+
+        return count
+
+    @tw.kernel
+    def kernel(out, n):
+        items = [0]
+        count = counting(items)
+        count(2)
+        for _ in range(n):
+            count(n)
+        out[0] = items[0]
+
+    out = np.zeros(1, np.int32)
+    kernel[1, 1](out, 3)
+    assert out[0] == 11
+
+
+def test_what_a_helper_of_another_function_shares_is_not_the_kernels_own():
+    outer = [0]
+
+    def adding(items):
+        def add():
+            outer[0] += items[0]
+
+        return add
+
+    @tw.kernel
+    def kernel(out, n):
+        add = adding([n])
+        for _ in range(n):
+            add()
 
     with pytest.raises(tw.LanguageError, match="'outer\\[0\\]' changes in a loop on the device, and it is not the ker"):
         kernel.lower(tw.spec("int32", 1), 3)

@@ -6,6 +6,7 @@ import array
 import collections
 import contextvars
 import ctypes
+import enum
 import functools
 import io
 import itertools
@@ -118,6 +119,25 @@ def list_in_a_tuple_that_is_replaced(out, x, n):
         pair[0][0] += 1
     b[0] = 5
     out[0] = pair[0][0]
+
+
+@refused("the device decides how far a list_iterator is read, and a variable holds it")
+def iterator_that_is_read_on_after_a_break(out, x, n):
+    items = iter([1, 2, 3])
+    for k in items:
+        if x[0] == k:
+            break
+    out[0] = next(items)
+
+
+class Kind(enum.Enum):
+    COUNTS = [0]
+
+
+@refused("'Kind.COUNTS._value_\\[0\\]' changes in a loop on the device, and it is not the kernel's own")
+def value_of_an_enumeration(out, x, n):
+    for _ in range(n):
+        Kind.COUNTS.value[0] += 1
 
 
 @refused("the list 'grown' changes its size or keys in a loop")
