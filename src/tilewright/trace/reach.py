@@ -434,7 +434,7 @@ def _partial(walk: Walk, value: functools.partial[Any], path: str, outside: bool
 
 def _class(walk: Walk, kind: type, path: str, outside: bool) -> None:
     if issubclass(kind, enum.Enum) and not _is_foreign(kind.__module__):
-        for member in kind:
+        for member in kind.__members__.values():
             walk.visit(member, f"{kind.__name__}.{member.name}", True)
     if is_user_type(kind) and not _is_pythons(kind.__module__):  # whose methods change what an instance holds
         walk.named(kind)
