@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import linecache
 import operator
+import random
 import sys
 import types
 import weakref
@@ -129,6 +130,12 @@ def cached(reach: Reach) -> Reach:
     return lambda: inner()[0]
 
 
+def on_a_ring(reach: Reach) -> Reach:
+    ring: Any = tw.pipeline(1, consumers=1, bytes=16)
+    ring.kept = reach()
+    return lambda: ring.kept
+
+
 def in_an_array(reach: Reach) -> Reach:
     kept = np.array([reach(), None], object)
     return lambda: kept[0]
@@ -192,6 +199,7 @@ WAYS: dict[str, Callable[[Reach], Reach]] = {
     "static method": lambda reach: staticmethod(reach),  # type: ignore[dict-item, return-value]
     "weak reference": lambda reach: lambda held=[reach()], to=weakref.ref(reach()): to(),
     "cache": cached,
+    "object of the package": on_a_ring,
     "array of objects": in_an_array,
     "view": in_a_view,
     "key": as_a_key,
@@ -303,6 +311,31 @@ def steps_by(out, n, kind: tw.constexpr, ways: tw.constexpr, control: tw.constex
                 break
             left -= 1
     out[0] = state.stage
+
+
+@tw.kernel
+def draws(out, n):
+    """Read a random generator of Python in an inner function, which nothing can carry."""
+    numbers = random.Random(3)
+
+    def draw():
+        return numbers.randint(0, 9)
+
+    for _ in range(n):
+        out[0] = draw()
+
+
+@tw.kernel
+def waits(out, n):
+    """Advance a state in the condition of a loop."""
+    state = tw.pipeline(STAGES, consumers=1, bytes=16).consumer()
+
+    def more():
+        state.advance()
+        return state.stage < n
+
+    while more():
+        pass
 
 
 @tw.kernel

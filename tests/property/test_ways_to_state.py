@@ -67,3 +67,15 @@ def test_a_ring_that_inner_functions_fill_and_read(module: ModuleType, stages: i
     out = np.zeros((7, 32), np.float32)
     module.rows_by_inner_functions[1, 64](out, x, stages)
     assert (out == 2 * x).all()
+
+
+@OWNERS
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [("draws", "a random generator that exists before, 'numbers', is read or changed in a loop on the device"),
+     ("waits", "'state.stage' changes in the condition of a loop on the device")],
+)  # fmt: skip
+def test_what_cannot_be_carried_is_refused(module: ModuleType, kernel: str, message: str) -> None:
+    with pytest.raises(tw.LanguageError, match=message) as caught:
+        getattr(module, kernel).lower(tw.spec("int32", 1), 3, arch="sm_90a", block=32)
+    assert "help: " in str(caught.value)
