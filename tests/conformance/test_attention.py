@@ -270,7 +270,9 @@ def test_many_keys_of_few_tokens(head: int, tokens: int, by: str) -> None:
             lengths[:] = keys
             placed = [backend.put(np.ascontiguousarray(np.concatenate(list(x.swapaxes(1, 2))))) for x in (q, k, v)]
             starts = (np.arange(3) * n for n in (tokens, keys))
-            options = dict(zip(("offsets", "key_offsets"), (backend.put(x.astype(np.int32)) for x in starts), strict=True))
+            options = dict(
+                zip(("offsets", "key_offsets"), (backend.put(x.astype(np.int32)) for x in starts), strict=True)
+            )
         else:
             lengths[:] = keys
         out, lse = map(backend.get, tw.attention(*placed, statistics=True, **options))
@@ -293,7 +295,6 @@ WARPGROUPS = [
     pytest.param((1, 1, 1, 70, 90, 256), {"causal": True}, id="long-heads", marks=SLOW),
     pytest.param((1, 1, 1, 70, 90, 88), {"causal": True}, id="filled-up", marks=SLOW),
 ]
-
 
 
 @pytest.mark.parametrize(("case", "options"), WARPGROUPS)

@@ -223,7 +223,9 @@ def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sK
     if plan.consumers > 1 and consumer == plan.consumers - 1:
         next.arrive()  # the first consumer begins
     for round in range(count_tiles(Q, parts, plan)):
-        first_row, head, batch, part, keys, last, steps = place(round, Q, K, lengths, left, right, together, parts, plan)
+        first_row, head, batch, part, keys, last, steps = place(
+            round, Q, K, lengths, left, right, together, parts, plan
+        )
         tw.fill(top, NOTHING)
         tw.clear(total)
         tw.clear(acc)

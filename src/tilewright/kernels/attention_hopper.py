@@ -18,7 +18,11 @@ HEADS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
-_NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 256: (64, 1, 5)}  # by the head: keys, and stages of Q and of K and V
+_NARROW_TILES = {
+    64: (160, 1, 10),
+    128: (128, 1, 6),
+    256: (64, 1, 5),
+}  # by the head: keys, and stages of Q and of K and V
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
 

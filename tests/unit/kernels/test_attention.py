@@ -92,9 +92,7 @@ def test_what_warpgroups_compute() -> None:
 )
 @pytest.mark.slow
 def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind: str) -> None:
-    plan = hopper_plan(
-        tw.bfloat16, head, left, right, is_narrow="narrow" in kind, is_in_parts="parts" in kind
-    )
+    plan = hopper_plan(tw.bfloat16, head, left, right, is_narrow="narrow" in kind, is_in_parts="parts" in kind)
     x, lse = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
     out = tw.spec(tw.float32, (1, 2, 4096, head)) if plan.is_in_parts else x
     lengths = tw.spec(tw.int32, (1,)) if "lengths" in kind else None
