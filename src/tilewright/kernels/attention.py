@@ -239,8 +239,8 @@ def by_warpgroups(
     out, q, k, _ = views
     sides = problem.left < q_and_keys(views), problem.right < q_and_keys(views)
     count = problem.count if problem.is_ragged else 1  # of sequences in one array
-    is_narrow = q.shape[2] <= count * NARROW
-    plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_narrow=is_narrow)
+    kind = {"is_narrow": q.shape[2] <= count * NARROW, "is_cut": bool(problem.sequences.given())}
+    plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, **kind)
     if blocks is None:
         blocks = multiprocessors_of(problem.q)
     tiles = blocks_of(problem, q, plan.rows)
@@ -249,7 +249,7 @@ def by_warpgroups(
     grid = min(blocks, tiles * parts)
     sums, numbers = out, lse
     if parts > 1:
-        plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_narrow=is_narrow, is_in_parts=True)
+        plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_in_parts=True, **kind)
         sums, numbers = make_parts(problem.function, problem.q, out, parts, problem.kind)
     launcher(attend_by_warpgroups, grid, plan.threads)(
         sums, numbers, *views[1:], *problem.sequences.views(), problem.factor,

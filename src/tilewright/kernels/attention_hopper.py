@@ -78,10 +78,12 @@ def hopper_plan(
     *,
     is_narrow: bool = False,
     is_in_parts: bool = False,
+    is_cut: bool = False,
 ) -> HopperAttentionPlan:
     """Return the plan for float16 or bfloat16 and up to 256 elements a head; `keys` is another tile of keys.
 
-    A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time.
+    A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time. Where sequences are
+    cut out of arrays (`is_cut`), where they are takes registers: tiles have fewer keys, and of long heads 64 rows.
 
     >>> plan = hopper_plan(bfloat16, 128, False, True)
     >>> plan.rows, plan.keys, plan.threads
@@ -95,8 +97,12 @@ def hopper_plan(
         128: (128, 128 if is_masked else 160, 2, 4),
         256: (128, 80 if not is_masked else 48 if has_left and has_right else 64, 1, 4),
     }[head]
-    if is_narrow:
+    if is_narrow or (is_cut and head == 256):
         rows, most, q_stages, stages = NARROW, *_NARROW_TILES[head]
+        most -= 16 * (2 if head == 64 else 1) * (is_cut and is_in_parts)
+    elif is_cut:
+        both = has_left and has_right
+        most = (80 if both else 96) if head == 64 else 112 if both else min(most, 144)
     elif is_in_parts and head == 256:
         most = 48  # where they are stored takes registers too
     tile, consumers, types = keys or most, rows // 64, _TYPES[dtype]

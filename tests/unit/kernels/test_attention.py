@@ -87,12 +87,29 @@ def test_what_warpgroups_compute() -> None:
         for head in (64, 128, 256)
         for left in (False, True)
         for right in (False, True)
-        for kind in ("", "parts", "sequences", "narrow", "narrow, parts, lengths", "narrow, parts, sequences")
+        for kind in (
+            "",
+            "parts",
+            "lengths",
+            "sequences",
+            "parts, sequences",
+            "narrow",
+            "narrow, parts, lengths",
+            "narrow, parts, sequences",
+        )
     ],
 )
 @pytest.mark.slow
 def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind: str) -> None:
-    plan = hopper_plan(tw.bfloat16, head, left, right, is_narrow="narrow" in kind, is_in_parts="parts" in kind)
+    plan = hopper_plan(
+        tw.bfloat16,
+        head,
+        left,
+        right,
+        is_narrow="narrow" in kind,
+        is_in_parts="parts" in kind,
+        is_cut="sequences" in kind or "lengths" in kind,
+    )
     x, lse = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
     out = tw.spec(tw.float32, (1, 2, 4096, head)) if plan.is_in_parts else x
     lengths = tw.spec(tw.int32, (1,)) if "lengths" in kind else None
