@@ -35,13 +35,16 @@ _ROWS_OF_X = (8, 16, 32, 64, 128)
 _ROUNDED_ROWS = 256  # of weights that are rounded: registers hold no sums of groups beside the total's
 _ROUNDED_STAGES = 3  # at least: 4 bits in groups of 128 and more leave memory for them, and 8 bits never
 _PEERS = (2, 4, 8)
+_PAIRED_ROWS = 32  # of which each of two blocks adds up a half: an instruction stores 16 at least
+_BETWEEN_ROWS = 0  # of x at most, in tiles whose items are made between their products
+_EARLY_ROWS = 0  # of x at most, in tiles whose blocks begin early, beside those of pairs
 
 # What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
-# under way and with one, and the sums of a group; the share of their time at the peak that products add to that, and
-# the share of the peak that they reach on all multiprocessors; the first stage, a tile's results, and sums of others.
-# Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in groups of 128; bytes and other
-# groups are estimates.
-_CONVERT_US, _CONVERT_ONE_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.03, 1.8
+# under way and with one, what is left of it between products (an estimate), and the sums of a group; the share of their
+# time at the peak that products add to that, and the share of the peak that they reach on all multiprocessors; the
+# first stage, a tile's results, and sums of others. Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192
+# weights of 4 bits in groups of 128; bytes and other groups are estimates.
+_CONVERT_US, _CONVERT_ONE_US, _BETWEEN_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.1, 0.03, 1.8
 _BESIDE, _POWER, _ROUNDED_POWER, _ISSUED = 0.63, 0.72, 0.80, 0.96
 _START_US, _TILE_US, _SUMS_US = 3.5, 1.5 / (128 * 128), 0.9
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300  # as in hopper.py
@@ -84,6 +87,7 @@ class WarpgroupPlan(WeightPlan):
     dtype: DType  # of x
     stores_boxes: bool  # results of 16 bits leave by TMA, transposed on their way to shared memory
     rounds: bool  # weights, times their scales, to the type of x
+    makes_between: bool  # operand A of an item between its own products, not beside those of the one before
 
     def __hash__(self) -> int:  # a dataclass does not inherit one
         return super().__hash__()
@@ -106,8 +110,8 @@ class WarpgroupPlan(WeightPlan):
 
     @property
     def owners(self) -> int:
-        """The peers that add up sums, each those of as many rows of x: two of 128 rows."""
-        return 2 if self.peers > 1 and self.tokens > ROWS else 1
+        """The peers that add up sums, each those of as many rows of x: two of 128 rows, or a pair of fewer."""
+        return _owners(self.tokens, self.peers)
 
     @property
     def additions(self) -> int:
@@ -149,6 +153,11 @@ class WarpgroupPlan(WeightPlan):
     def lends(self) -> bool:
         """Whether two peers send each other sums from a stage of x to a stage of x, when all are read."""
         return self.owners == self.peers == 2
+
+    @property
+    def begins_early(self) -> bool:
+        """Whether blocks prepare while the launch before runs."""
+        return self.lends or self.tokens <= _EARLY_ROWS
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -275,7 +284,10 @@ class WeightWarpgroups(Family):
         products = 2 * m * n * CHUNK / rate
         power = _ROUNDED_POWER if plan.rounds else _POWER
         share = min(power * machine.multiprocessors / min(tiles, machine.multiprocessors), _ISSUED)
-        step = max(n / 128 * (convert + plan.parts * _GROUP_US) + _BESIDE * products, products / share)
+        beside = _BESIDE
+        if plan.makes_between:  # then a consumer multiplies while the other one adds
+            convert, beside = _BETWEEN_US * convert / _CONVERT_US, 0.5
+        step = max(n / 128 * (convert + plan.parts * _GROUP_US) + beside * products, products / share)
         filled = plan.stage_bytes / plan.span / min(_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL / min(tiles, 132))
         filled /= machine.gpu.clock / 1e6
         chunks = -(-problem.k // (CHUNK * plan.chunks * plan.peers)) * plan.chunks
@@ -293,7 +305,7 @@ class WeightWarpgroups(Family):
         tiles = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
         blocks = min(tiles, configuration.blocks) if plan.peers == 1 else tiles * plan.peers
         further = plan.arrays + len(problem.operands) + len(plan.epilogue.numbers)
-        launcher = _kernel(further, plan.peers, plan.lends)[blocks, THREADS]
+        launcher = _kernel(further, plan.peers, plan.begins_early)[blocks, THREADS]
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
@@ -318,8 +330,8 @@ def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: 
 
 @cache
 def _kernel(further: int, cluster: int, is_early: bool) -> Kernel:
-    kernel = multiply_weights_by_warpgroups.numbered(further).configure(min_blocks=1)
-    return kernel.configure(cluster=cluster, dependent_launch=is_early) if cluster > 1 else kernel
+    kernel = multiply_weights_by_warpgroups.numbered(further).configure(min_blocks=1, dependent_launch=is_early)
+    return kernel.configure(cluster=cluster) if cluster > 1 else kernel
 
 
 def warpgroup_plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupPlan:
@@ -336,6 +348,7 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
     rows, columns, _ = configuration.tile
     weights: WeightFormat | None = problem.weights
     assert weights is not None
+    owners = _owners(rows, configuration.splits)
     return WarpgroupPlan(
         weights,
         max(columns // (ROWS * CONSUMERS), 1),
@@ -348,11 +361,16 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
         configuration.splits,
         problem.batch != 1,
         Grouped(_GROUP),
-        make_tiled_mma(_instruction(problem.compute, min(rows, ROWS) if rows <= 2 * ROWS else 32, "SS")),
+        make_tiled_mma(_instruction(problem.compute, min(rows // owners, ROWS) if rows <= 2 * ROWS else 32, "SS")),
         problem.compute,
         rows > 8 and problem.is_whole_vectors and problem.d.dtype.bytes == 2,
         rows == _ROUNDED_ROWS,
+        rows <= _BETWEEN_ROWS,
     )
+
+
+def _owners(rows: int, peers: int) -> int:
+    return 2 if (peers == 2 and rows >= _PAIRED_ROWS) or (peers > 1 and rows > ROWS) else 1
 
 
 def _instruction(dtype: DType, columns: int, places: str) -> MMAAtom:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.unit.kernels.test_weight_resources import arguments, problem_of
 
 import tilewright as tw
 from tilewright.arch import Arch
-from tilewright.kernels import dispatch
+from tilewright.kernels import dispatch, weight_warpgroups
 from tilewright.kernels import matmul as entry
 from tilewright.kernels._weights_warpgroup_kernel import multiply_weights_by_warpgroups
 from tilewright.kernels.choice import all_candidates, fastest
@@ -68,6 +69,8 @@ CASES = [
     (8, 128, 8, 1100, 100, np.float16, "none", 8, 256, 1, None),
     (4, 128, 100, 72, 1032, BF16, "each", 128, 128, 2, None),  # two blocks add up the sums of 64 rows each
     (8, 128, 70, 40, 2056, np.float16, "one", 128, 128, 4, None),  # two of four blocks
+    (4, 128, 50, 72, 1032, BF16, "each", 64, 128, 2, None),  # two blocks add up the sums of 32 rows each
+    (4, 32, 20, 136, 1032, np.float16, "none", 32, 128, 2, np.float32),  # of 16 rows
 ]
 
 
@@ -79,6 +82,21 @@ def test_products(compute: Any, case: int) -> None:
     weights, x = tw.quantized(codes, scales, zero, bits=bits, group=group), whole(case, (m, k), dtype)
     found = compute(x, weights, rows, columns, splits, out_dtype=out and tw.float32)
     assert np.array_equal(found, (x.astype(np.float64) @ full).astype(out or dtype))
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let tiles of all rows make items between their products."""
+    monkeypatch.setattr(weight_warpgroups, "_BETWEEN_ROWS", 256)
+    weight_warpgroups._plan.cache_clear()
+    yield
+    weight_warpgroups._plan.cache_clear()
+
+
+# Two items under way, consumers that share K, twice 64 columns, tiles one after another, a pair.
+@pytest.mark.parametrize("case", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 5, 7, 9, 13, 15, 16))])
+def test_items_made_between_their_products(compute: Any, between: None, case: int) -> None:
+    test_products(compute, case)
 
 
 @pytest.mark.slow
@@ -154,7 +172,7 @@ def compiled(dtype: tw.DType, bits: int, group: int, rows: int, columns: int, sp
     problem = replace(problem_of(dtype, bits, group, rows, n=1024), d=d, sums_stay=rows == 256)
     configuration = next(c for c in configurations(problem) if (*c.tile[:2], c.splits) == (rows, columns, splits))
     plan, kernel = warpgroup_plan(problem, configuration), multiply_weights_by_warpgroups.numbered(2)
-    kernel = kernel.configure(min_blocks=1, cluster=splits, dependent_launch=plan.lends)
+    kernel = kernel.configure(min_blocks=1, cluster=splits, dependent_launch=plan.begins_early)
     d, x, packed, beside = arguments(problem)
     one = np.float32(1)
     return kernel.lower(d, x, packed, one, one, plan, *beside, arch="sm_90a", block=plan.threads).module
@@ -195,6 +213,21 @@ def test_conversions_run_under_products(case: int) -> None:
     assert all(part.count("c") >= (32 if n else 64) for n, part in enumerate(waits)), text
     if rows == 256:  # rounded weights wait for their item as others do
         assert set(re.findall(r"DEPBAR\.LE gsb0, (\w+)", code)) == {"0x0"}
+
+
+@pytest.mark.parametrize("case", [pytest.param(n, marks=[pytest.mark.slow] * (n != 2)) for n in (0, 1, 2, 3, 8)])
+def test_half_of_an_item_is_made_under_products_of_the_other(between: None, case: int) -> None:
+    """ptxas leaves each half before its four products, and behind those of the one before."""
+    module = compiled(*MACHINE_CODE[case])
+    assert not module.resources.spills and not module.resources.local_bytes, module.resources
+    assert not re.search(r"C75\d\d", module.log), module.log
+    if libraries.find_program("nvdisasm") is None:
+        pytest.skip("needs nvdisasm")
+    found = re.findall(r"HGMMA|HADD2\.BF16_V2", disassemble(module.cubin))
+    text = "".join("p" if word == "HGMMA" else "c" for word in found)
+    products = [place.start() for place in re.finditer("p", text)]
+    made = [text[:place].count("c") for place in products[::4]]
+    assert made == [16 * (n + 1) for n in range(len(made))] and len(made) >= 4, text
 
 
 def test_one_row_is_streamed_by_two_blocks_of_a_multiprocessor() -> None:
