@@ -282,11 +282,11 @@ class WeightWarpgroups(Family):
         is_slow = plan.weights.bits == 8 and problem.compute is bfloat16  # bytes go through float32
         convert = (_CONVERT_US if plan.overlaps else _CONVERT_ONE_US) * (_BYTES_OF_BFLOAT16 if is_slow else 1.0)
         products = 2 * m * n * CHUNK / rate
-        power = _ROUNDED_POWER if plan.rounds else _POWER
-        share = min(power * machine.multiprocessors / min(tiles, machine.multiprocessors), _ISSUED)
-        beside = _BESIDE
+        power, beside = _ROUNDED_POWER if plan.rounds else _POWER, _BESIDE
         if plan.makes_between:  # then a consumer multiplies while the other one adds
             convert, beside = _BETWEEN_US * convert / _CONVERT_US, 0.5
+            power = _ISSUED if waves == 1 else power  # which ends before power binds
+        share = min(power * machine.multiprocessors / min(tiles, machine.multiprocessors), _ISSUED)
         step = max(n / 128 * (convert + plan.parts * _GROUP_US) + beside * products, products / share)
         filled = plan.stage_bytes / plan.span / min(_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL / min(tiles, 132))
         filled /= machine.gpu.clock / 1e6
