@@ -263,7 +263,16 @@ ATTENTIONS = (
     (4, 32, 8, 4096, 128, True),
     (2, 8, 8, 8192, 256, False),
 )
-DECODE = 32, 32, 8, 8192, 128  # batch, heads, heads of keys, keys, elements of a head
+# Batch, heads, heads of keys, keys, elements of a head.
+DECODES = (
+    (32, 32, 8, 8192, 128),
+    (4, 32, 8, 16384, 128),
+    (1, 32, 8, 131072, 128),
+    (8, 64, 8, 32768, 128),
+    (1, 32, 8, 8192, 128),
+    (16, 32, 8, 8192, 64),
+    (8, 16, 4, 8192, 256),
+)
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
 
@@ -307,14 +316,17 @@ def attention_case(case: tuple[int, int, int, int, int, bool], is_backward: bool
     }
 
 
-def decode_case() -> Row:
+def decode_case(case: tuple[int, int, int, int, int]) -> Row:
     """Measure one new token of each sequence: the rate at which keys and values are read."""
-    batch, heads, shared, keys, head = DECODE
+    batch, heads, shared, keys, head = case
     q, k, v = normal(batch, heads, 1, head), *(normal(batch, shared, keys, head) for _ in "kv")
     out = torch.full_like(q, float("nan"))
     runs = {name: partial(by_backend(name, False, True), q, k, v) for name in BACKENDS}
     runs["tilewright"] = lambda: tw.attention(q, k, v, out=out)
     runs["tw.torch"] = lambda: tw.torch.attention(q, k, v)
+    lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
+    of_lengths = torch.full_like(q, float("nan"))
+    runs["tilewright, numbers of keys"] = lambda: tw.attention(q, k, v, key_lengths=lengths, out=of_lengths)
     return measure(bytes_of(k, v), runs, runs["cudnn"](), k)
 
 
@@ -325,8 +337,9 @@ def attention() -> Cases:
         name = f"attention {batch} x {heads}/{shared} x {tokens} x {head}" + (", causal" if causal else "")
         yield name, partial(attention_case, case, False)
         yield f"{name}, backward", partial(attention_case, case, True)
-    batch, heads, shared, keys, head = DECODE
-    yield f"attention of a new token, {batch} x {heads}/{shared} x {keys} x {head}", decode_case
+    for decode in DECODES:
+        batch, heads, shared, keys, head = decode
+        yield f"attention of a new token, {batch} x {heads}/{shared} x {keys} x {head}", partial(decode_case, decode)
 
 
 class Mlp(torch.nn.Module):

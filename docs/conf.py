@@ -51,7 +51,7 @@ html_show_sourcelink = False
 html_static_path = ["site"]
 html_css_files = ["site.css"]
 
-# Links of pages to files of the repository: what is no page of the site is shown as a name.
+# Links of pages to files of the repository: what is not a page of the site is shown as a name.
 # Code is left as it is, in a line, in a fence of any width, and at a prompt: `kernel[grid, block](x)` is not a link.
 _FENCES = re.compile(r"^(?P<fence>`{3,}|~{3,})[^\n]*\n.*?^(?P=fence)[ \t]*$", re.S | re.M)
 _OUTSIDE = re.compile(

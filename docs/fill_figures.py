@@ -26,7 +26,7 @@ def table(report: Mapping[str, Any], source: str) -> str:
     """
     settings = report.get("settings", {})
     if settings.get("backend") != "cuda" or "rows" not in report:
-        raise ValueError(f"{source} is no report of `tilewright bench sgemm --backend cuda`")
+        raise ValueError(f"{source} is not a report of `tilewright bench sgemm --backend cuda`")
     failed = [row["name"] for row in report["rows"] if row.get("failure")]
     if failed:
         raise ValueError(f"{source} holds rungs that failed: {', '.join(failed)}")
@@ -69,7 +69,7 @@ def counters_table(report: Mapping[str, Any], source: str) -> str:
     Raises `ValueError` where the report is not one of `benchmarks.counters`.
     """
     if not report.get("cases"):
-        raise ValueError(f"{source} is no report of `python -m benchmarks.counters`")
+        raise ValueError(f"{source} is not a report of `python -m benchmarks.counters`")
     machine = report.get("machine", {})
     gpu = machine.get("gpu") or {}
     driver = gpu.get("driver") or gpu.get("driver_version")

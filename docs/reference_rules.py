@@ -66,11 +66,11 @@ RULES = {
     ),
     "tilewright.launch": "Raises `LanguageError` for something that is not a function.",
     "tilewright.runtime.specs": "A launch raises `ArgumentError` if the argument is not an array.",
-    "tilewright.products": "Raises `ArgumentError` for arguments that are no arrays, and for shapes that do not match.",
+    "tilewright.products": "Raises `ArgumentError` for arguments that are not arrays, and shapes that do not match.",
     "tilewright.kernels.quantized": "Raises `ArgumentError` for arguments that are not arrays of matching shapes.",
     "tilewright.tensors": "Raises `LayoutError` for a layout that reaches more elements than there are.",
     "tilewright.tensors.construction.identity_tensor": "Raises `LayoutError` for a shape that is not of integers.",
-    "tilewright.tiled": "Raises `ArgumentError` for an atom, a tiled copy or a tiled mma that is none.",
+    "tilewright.tiled": "Raises `ArgumentError` for an atom, a tiled copy or a tiled mma that is not one.",
     "tilewright.layout": "Raises `LayoutError` for leaves that are not integers, where it computes with them.",
     "tilewright.layout.layouts": "Raises `ArgumentError` for leaves that are not integers.",
     "tilewright.layout.comparisons": (

@@ -36,7 +36,7 @@ class Reference:
     def __call__(self, C: Any, A: Any, B: Any, alpha: float, beta: float) -> None:  # Any: tensors of torch
         """Compute C = alpha A B + beta C on torch's current stream.
 
-        Raises `ArgumentError` for extents that are no multiples of the tile, and for rows with gaps.
+        Raises `ArgumentError` for extents that are not multiples of the tile, and for rows with gaps.
         """
         c, a, b = (_described(x) for x in (C, A, B))
         (m, n), k = c.shape, a.shape[1]

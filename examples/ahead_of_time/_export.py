@@ -3,7 +3,7 @@
     python examples/ahead_of_time/_export.py build
 
 writes the package `products` into the folder `build`. It needs NVRTC and no GPU. (Files whose names begin with `_` are
-no cases of the demo.)
+not cases of the demo.)
 """
 
 import importlib.util

@@ -118,7 +118,7 @@ def matmul(C, A, B, stages: int = 4) -> None:
     plan = plan_for(stages)
     (m, n), k = C.shape, A.shape[1]
     if m % plan.tile[0] or n % plan.tile[1] or k % plan.tile[2]:
-        raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")
+        raise ValueError(f"{m} x {n} x {k} is not a multiple of the tile {plan.tile}")
     matmul_producer_consumers[(n // plan.tile[1], m // plan.tile[0]), THREADS](C, A, B, plan)
 
 

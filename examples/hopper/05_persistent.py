@@ -182,7 +182,7 @@ def matmul(
     plan = plan_for(describe(A).dtype, stages, scheduler)
     (m, n), k = C.shape, A.shape[1]
     if m % plan.tile[0] or n % plan.tile[1] or k % plan.tile[2]:
-        raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")
+        raise ValueError(f"{m} x {n} x {k} is not a multiple of the tile {plan.tile}")
     tiles = (m // plan.tile[0]) * (n // plan.tile[1])
     matmul_persistent[min(blocks, tiles), THREADS](C, A, B, plan, alpha)
 

@@ -180,7 +180,7 @@ def matmul(
     (m, n), k = C.shape, A.shape[1]
     tile = BLOCKS * plan.tile[0], plan.tile[1], plan.tile[2]
     if m % tile[0] or n % tile[1] or k % tile[2]:
-        raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {tile}")
+        raise ValueError(f"{m} x {n} x {k} is not a multiple of the tile {tile}")
     if blocks is None:
         blocks = matmul_cluster[BLOCKS, THREADS].resident_blocks(C, A, B, plan, alpha)
     clusters = min(blocks // BLOCKS, (m // tile[0]) * (n // tile[1]))

@@ -157,7 +157,7 @@ def matmul(C, A, B, space, stages: int = 4, blocks: int = 132, whole_waves: bool
     plan = plan_for(stages, whole_waves)
     (m, n), k = C.shape, A.shape[1]
     if m % plan.tile[0] or n % plan.tile[1] or k % plan.tile[2]:
-        raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")
+        raise ValueError(f"{m} x {n} x {k} is not a multiple of the tile {plan.tile}")
     tiles, k_tiles = (m // plan.tile[0]) * (n // plan.tile[1]), k // plan.tile[2]
     blocks = min(blocks, max(tiles, tiles * k_tiles // LEAST))
     if blocks > space[1].shape[0]:

@@ -11,7 +11,7 @@ element with the lowest index. No two keys are equal, so the result does not dep
   a warp sees is one of the best k so far with probability k / n, so few go further: about k * (1 + log(n / k)) of n.
   The worst case is a row in ascending order. At the end, the lists of all warps are sorted together.
 
-What lies behind the end of a row reads as the least element. Its index is above all others, so it loses to any element.
+What follows the end of a row reads as the least element. Its index is above all others, so it loses to any element.
 
 Run it: `python examples/kernels/argmax_topk.py`
 """

@@ -6,7 +6,7 @@ elements outside of the matrix read as zero, and are not written. Nothing else i
 What that costs: a block asks once whether its tile is inside. If so, it reads and writes as without a guard, 16
 bytes an access; if not, each access has a predicate. Rows whose extent is a multiple of 8 elements are accessed by
 whole vectors at the edge too. Rows of 8190 elements begin at multiples of 4 bytes only, so that wider accesses than 4
-bytes are legal nowhere in such a matrix: give matrices a row stride of a multiple of 8 elements, and the extent does
+bytes are never legal in such a matrix: give matrices a row stride of a multiple of 8 elements, and the extent does
 not matter.
 
 `guard=False` gives the kernel for extents that the tile divides: `benchmarks/edges.py` measures one against the other.

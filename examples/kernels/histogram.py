@@ -4,7 +4,7 @@ Atomic additions to global memory would make all threads of the GPU wait for the
 in shared memory, where an addition costs little unless lanes of a warp meet at one place, and adds its counts to the
 result at the end: 256 global additions for each block, however long the array. Each thread reads 16 bytes at a time.
 
-The last bytes, fewer than 16, are counted one by one by the first block: as part of a guarded vector, what lies behind
+The last bytes, fewer than 16, are counted one by one by the first block: as part of a guarded vector, what follows
 the end of the array would read as zero, and count.
 
 Run it: `python examples/kernels/histogram.py`

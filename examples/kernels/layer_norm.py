@@ -3,7 +3,7 @@
 Forward: a row stays in registers from its sums to what is written. Sum and sum of squares are taken of x - first, the
 distances from the row's first element, in one collective: mean(x^2) - mean(x)^2 itself loses everything where rows
 are far from zero. It still loses digits where the first element is far from all others. Two collectives, with the
-squares of x - mean, lose none and take 5 % longer. Elements outside of a row are no distance: `tw.inside` leaves them
+squares of x - mean, lose none and take 5 % longer. Elements outside of a row have no distance: `tw.inside` leaves them
 out.
 
 Backward: with x^ = (x - mean) * rstd and g = dy * weight,

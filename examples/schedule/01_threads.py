@@ -79,7 +79,7 @@ def tiles(M: int, N: int, K: int) -> Plan:
 
 
 def cases(backend: Backend, quick: bool) -> list[Case]:
-    """Return the two cases; the quick extents are no multiples of a tile."""
+    """Return the two cases; the quick extents are not multiples of a tile."""
     extents = (130, 150, 70) if quick else (2048, 2048, 2048)
     return [
         scheduled_case("threads, an element each", elements(*extents).build("elements"), backend),

@@ -10,7 +10,7 @@ threads count as inside of a cache that all threads share. The threads fill it t
 alignment allows, and the kernel waits where it has to; how it lies in memory is chosen so that neither those who fill
 nor those who read it meet in a bank, unless `layout` says otherwise.
 
-With one buffer, filling and multiplying take turns. The other plans fill for the turns of `k` to come:
+With one buffer, filling and multiplying take turns. The other plans fill for the next iterations of `k`:
 
 - `double_buffer=True`: a second buffer fills while the first one is read, and they change places;
 - with `double_buffer_location=Location.PRIVATE` the next tile waits in registers, and shared memory holds one;
@@ -66,7 +66,7 @@ def cached(M: int, N: int, K: int, **options: Any) -> Plan:  # Any: as in WAYS
 
 
 def cases(backend: Backend, quick: bool) -> list[Case]:
-    """Return one case for each way to fill the caches; the quick extents are no multiples of a tile."""
+    """Return one case for each way to fill the caches; the quick extents are not multiples of a tile."""
     extents = (132, 100, 70) if quick else (2048, 2048, 2048)
     return [
         scheduled_case(f"shared caches, {name}", cached(*extents, **options).build("cached"), backend)

@@ -12,9 +12,9 @@ types that the shape does not take and accesses that no instruction can serve. A
                     for jj in range(16):          # tensorized
                         for kk in range(16):      # tensorized
 
-As they stand, these loops load C, multiply and store C in each turn of k. With `kept`, C is cached in fragments outside
-of the loop over k, so that its loads and stores leave it. The prologue SET makes these fragments zero in place of the
-load: C is only written. (Inside of the loop SET would drop the sum in each turn of k; that is refused.)
+As they stand, these loops load C, multiply and store C in each iteration of k. With `kept`, C is cached in fragments
+outside of the loop over k, so that its loads and stores leave it. The prologue SET makes these fragments zero in place
+of the load: C is only written. (Inside of the loop SET would drop the sum in each iteration of k; that is refused.)
 
 `kernel.report()` counts fragments, loads, stores and multiplications in the kernel that was made.
 
@@ -29,7 +29,7 @@ SHAPE = MMAShape.M16N16K16
 
 
 def plan_for(M: int, N: int, K: int, kept: bool) -> Plan:
-    """Return the plan of C = A B with C kept in fragments, or that of C += A B with C loaded for each turn of k."""
+    """Return the plan of C = A B with C kept in fragments, or that of C += A B with C loaded in each iteration of k."""
     A = Array(Role.INPUT, tw.float16, (M, K))
     B = Array(Role.INPUT, tw.float16, (K, N))
     C = Array(Role.OUTPUT if kept else Role.INPUT_OUTPUT, tw.float32, (M, N))

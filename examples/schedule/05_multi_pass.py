@@ -8,11 +8,11 @@ instructions multiply them::
 
     for i in range(0, 2048, 16):              # BLOCK_Y
         for j in range(0, 1024, 16):          # BLOCK_X
-            for k in range(0, 2048, 32):      # 2048 / (4 * 8) = 64 turns
+            for k in range(0, 2048, 32):      # 2048 / (4 * 8) = 64 iterations
                 load 8 of A, load 8 of B, load C, 8 times mma, store C
 
-More passes are more loads under way at once and fewer turns, for more registers; the next example fuses fewer of them.
-`plan.report()` counts all this in the kernel that is made, and `cases` asserts it.
+More passes are more loads under way at once and fewer iterations, for more registers; the next example fuses fewer of
+them. `plan.report()` counts all this in the kernel that is made, and `cases` asserts it.
 
 A wave of AMD's GPUs has 64 lanes, which is what a warp is here. These plans have HIP C++ and, with clang, machine code;
 they run in the simulator on every machine, because Tilewright launches nothing on AMD's GPUs.
@@ -52,7 +52,7 @@ def multi_pass(M: int, N: int, K: int) -> Plan:
 
 
 def cases(backend: Backend, quick: bool) -> list[Case]:
-    """Return the case, after a look at the whole product's kernel; the simulator runs a part of it, of 8 turns of k."""
+    """Return the case, after a look at the whole kernel; the simulator runs a part of it, 8 iterations of k."""
     report = multi_pass(*EXTENTS).report()
     assert (report.fragments_a, report.fragments_b, report.mma, report.k_trips) == (8, 8, 8, 64), report
     kernel = multi_pass(64, 48, 256).build("multi_pass")

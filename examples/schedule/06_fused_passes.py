@@ -3,16 +3,16 @@
 With P passes of which F are fused, a tile is computed in G = P / F groups. There are F fragments of A and F of B, which
 each group loads again. P = 8 and F = 2::
 
-    for k in range(0, 2048, 32):          # 64 turns
+    for k in range(0, 2048, 32):          # 64 iterations
         load C
         for group in range(4):
             load 2 of A, load 2 of B, 2 times mma
         store C
 
 F trades registers against loads that are under way at once. Nothing else changes: not what is loaded and multiplied,
-nor the turns of k, nor the result in its last bit, because the passes are added in the same order.
+nor the iterations of k, nor the result in its last bit, because the passes are added in the same order.
 
-| F | groups | fragments of A | of B | loads of A | of B | mma | turns of k |
+| F | groups | fragments of A | of B | loads of A | of B | mma | iterations |
 |---|--------|----------------|------|------------|------|-----|------------|
 | 8 | 1      | 8              | 8    | 8          | 8    | 8   | 64         |
 | 4 | 2      | 4              | 4    | 8          | 8    | 8   | 64         |

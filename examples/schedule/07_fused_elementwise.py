@@ -8,7 +8,7 @@ Written as two nests, the product and what follows it, the sums would go to memo
   holds. The second nest is any logic: it may read other arrays, at any places.
 - `by_function`: `epilogue_op` is applied to the fragments before they are stored. It is one of `MMAFragmentOp`, or a
   Python function of an element; the function knows no place, so it computes swish(A B) and no bias. It runs once for
-  each element, behind the loop over K; without the cache of C it would run in each turn of k, which is refused.
+  each element, behind the loop over K; without the cache of C it would run in each iteration of k, which is refused.
 
 Run it: `python examples/schedule/07_fused_elementwise.py`
 """

@@ -9,7 +9,7 @@ of P passes along K, of which F are fused (G = P / F groups), therefore has B * 
   next one. Fewer registers; but with more than one group, each block loads A and B anew.
 
 C += A B is computed here for a K that one tile covers, as in the updates of a blocked factorization. Over a longer K
-one caches C in MMA_FRAGMENT, so that it is not loaded and stored in each turn: all its fragments are then held, in
+one caches C in MMA_FRAGMENT, so that it is not loaded and stored in each iteration: all its fragments are then held, in
 either order.
 
 `counts` says what the method promises, and `cases` asserts that it is what `report()` counts in the kernel's IR. Run as

@@ -137,7 +137,7 @@ def matmul(C, A, B, plan: Plan) -> None:
     """Compute C = A B^T by a plan for the element types and extents that are multiples of its tile."""
     (m, n), k = C.shape, A.shape[1]
     if m % plan.tile[0] or n % plan.tile[1] or k % plan.tile[2]:
-        raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")
+        raise ValueError(f"{m} x {n} x {k} is not a multiple of the tile {plan.tile}")
     matmul_planned[(m // plan.tile[0], n // plan.tile[1]), THREADS](C, A, B, plan)
 
 

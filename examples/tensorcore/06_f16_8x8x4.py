@@ -76,7 +76,7 @@ def matmul(C, A, B) -> None:
     """Compute C = A B^T for A contiguous along M, B along N, and extents that are multiples of the tile."""
     (m, n), k = C.shape, A.shape[1]
     if m % TILE_M or n % TILE_N or k % TILE_K:
-        raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {TILE_M} x {TILE_N} x {TILE_K}")
+        raise ValueError(f"{m} x {n} x {k} is not a multiple of the tile {TILE_M} x {TILE_N} x {TILE_K}")
     matmul_8x8x4[(m // TILE_M, n // TILE_N), MMA.size](C, A, B)
 
 

@@ -8,18 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.bulk_copies import load_of, row_of, run_body, zeros
 
 import tilewright as tw
 
 LOAD, STORE, ADD = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE, tw.atoms.SM90_TMA_REDUCE_ADD
-T = 32
 MMA = tw.make_tiled_mma(tw.atoms.SM90_64x8x16_F32F16F16_SS)
 SMEM_A = tw.tile_to_shape(tw.atoms.GMMA_K_SW32(tw.float16), (64, 16))
 SMEM_B = tw.tile_to_shape(tw.atoms.GMMA_K_SW32(tw.float16), (8, 16))
-
-
-def zeros(*shape: int) -> np.ndarray:
-    return np.zeros(shape, np.int32)
 
 
 def products(body, threads=128):
@@ -46,26 +42,6 @@ def fill(sA, sB, A, B, threads=128):
 def begin(sA, sB, acc, thread):
     tw.wgmma_fence()
     tw.gemm(MMA, thread.partition_A(sA), thread.partition_B(sB), acc, accumulate=False)
-
-
-def tma(body, threads=32, cluster=1, grid=1, x=None):
-    """Run a body of a block with four rows of 32 numbers in shared memory, an mbarrier, and two arrays of eight."""
-
-    @tw.kernel(cluster=cluster)
-    def kernel(out, x):
-        smem, full = tw.shared(tw.int32, tw.row_major((4, T))), tw.mbarrier(1)
-        body(out, x, smem, full)
-
-    values = np.arange(8 * T, dtype=np.int32).reshape(8, T) if x is None else x
-    kernel[grid, threads](zeros(8, T), values)
-
-
-def load_of(x, row):
-    return tw.local_tile(tw.guarded(x), (1, T), (row, 0))
-
-
-def row_of(smem, row):
-    return tw.local_tile(smem, (1, T), (row, 0))
 
 
 def fence_in_three_of_four_warps():
@@ -238,7 +214,7 @@ def barrier_used_before_block_meets():
         full.wait(0)
         out[0, tw.lane_id()] = smem[0, tw.lane_id()]
 
-    tma(body, 64)
+    run_body(body, 64)
 
 
 def store_then_write_after_wait_of_thread0_without_barrier():
@@ -254,7 +230,7 @@ def store_then_write_after_wait_of_thread0_without_barrier():
             tw.tma_store_wait(0)
         smem[0, i] = 5
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def two_loads_to_one_place():
@@ -268,7 +244,7 @@ def two_loads_to_one_place():
         full.wait(0)
         out[0, tw.lane_id()] = smem[0, tw.lane_id()]
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def load_while_store_reads():
@@ -286,7 +262,7 @@ def load_while_store_reads():
             full.wait(0)
             tw.tma_store_wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def load_of_what_a_store_wrote_without_wait():
@@ -305,7 +281,7 @@ def load_of_what_a_store_wrote_without_wait():
             full.wait(0)
             tw.tma_store_wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def expect_dynamic_negative():
@@ -317,7 +293,7 @@ def expect_dynamic_negative():
             tw.copy(LOAD, load_of(x, 0), row_of(smem, 0), barrier=full)
         full.wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def stage_beyond():
@@ -342,7 +318,7 @@ def fence_global_instead_of_shared():
             tw.tma_store_commit()
             tw.tma_store_wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def wait_group_before_commit():
@@ -360,7 +336,7 @@ def wait_group_before_commit():
         smem[0, i] = 4
         out[1, i] = smem[0, i]
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def arrive_with_count_beyond():
@@ -404,7 +380,7 @@ def reduce_add_then_read_without_wait():
             tw.tma_store_wait(0)
             out[1, 0] = out[0, 3]
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def reduce_and_store_mixed():
@@ -421,7 +397,7 @@ def reduce_and_store_mixed():
             tw.tma_store_commit()
             tw.tma_store_wait(0, read=False)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def plain_store_under_a_reduction():
@@ -439,7 +415,7 @@ def plain_store_under_a_reduction():
         if i == 0:
             tw.tma_store_wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def other_threads_read_a_reduction_the_starter_waited_for_without_barrier():
@@ -455,7 +431,7 @@ def other_threads_read_a_reduction_the_starter_waited_for_without_barrier():
             tw.tma_store_wait(0, read=False)
         x[1, i] = out[0, i]
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def reduce_then_reduce_is_fine():
@@ -473,7 +449,7 @@ def reduce_then_reduce_is_fine():
             tw.tma_store_wait(0, read=False)
             x[0, 0] = out[0, 3]
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def reduce_and_thread_atomic_is_fine():
@@ -490,7 +466,7 @@ def reduce_and_thread_atomic_is_fine():
         if i == 0:
             tw.tma_store_wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def the_same_with_a_barrier_is_fine():
@@ -507,7 +483,7 @@ def the_same_with_a_barrier_is_fine():
         tw.sync_threads()
         x[1, i] = out[0, i]
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 MISTAKES: dict[Callable[[], None], set[str]] = {

@@ -6,37 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tests.helpers.bulk_copies import T, load_of, row_of, run_body, zeros
 
 import tilewright as tw
 
 LOAD, MULTICAST = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_LOAD_MULTICAST
-T = 32
-
-
-def zeros(*shape: int) -> np.ndarray:
-    return np.zeros(shape, np.int32)
-
-
-def tma(body, threads=32, cluster=1, grid=1, x=None):
-    """Run a body of a block with four rows of 32 numbers in shared memory, an mbarrier, and two arrays of eight."""
-
-    @tw.kernel(cluster=cluster)
-    def kernel(out, x):
-        smem, full = tw.shared(tw.int32, tw.row_major((4, T))), tw.mbarrier(1)
-        body(out, x, smem, full)
-
-    values = np.arange(8 * T, dtype=np.int32).reshape(8, T) if x is None else x
-    kernel[grid, threads](zeros(8, T), values)
-
-
-def load_of(x, row):
-    return tw.local_tile(tw.guarded(x), (1, T), (row, 0))
-
-
-def row_of(smem, row):
-    return tw.local_tile(smem, (1, T), (row, 0))
 
 
 def registers_never_given_back():
@@ -131,7 +106,7 @@ def remote_rank_beyond():
         smem.at_rank(tw.block_rank_in_cluster() + 1)[0, tw.thread_idx.x] = 1
         tw.cluster_sync()
 
-    tma(body, 32, 2, 2)
+    run_body(body, 32, 2, 2)
 
 
 def remote_write_then_arrive_without_wait():
@@ -143,7 +118,7 @@ def remote_write_then_arrive_without_wait():
         out[tw.block_rank_in_cluster(), tw.thread_idx.x] = smem[0, tw.thread_idx.x]
         tw.cluster_wait()
 
-    tma(body, 32, 2, 2)
+    run_body(body, 32, 2, 2)
 
 
 def cluster_arrive_by_one_warp():
@@ -153,7 +128,7 @@ def cluster_arrive_by_one_warp():
             tw.cluster_arrive()
         tw.cluster_wait()
 
-    tma(body, 64, 2, 2)
+    run_body(body, 64, 2, 2)
 
 
 def cluster_wait_without_arrive():
@@ -161,7 +136,7 @@ def cluster_wait_without_arrive():
     def body(out, x, smem, full):
         tw.cluster_wait()
 
-    tma(body, 64, 2, 2)
+    run_body(body, 64, 2, 2)
 
 
 def remote_arrive_after_leaving():
@@ -173,7 +148,7 @@ def remote_arrive_after_leaving():
         if tw.block_rank_in_cluster() == 0 and tw.thread_idx.x == 0:
             out[0, 0] = 1
 
-    tma(body, 32, 2, 2)
+    run_body(body, 32, 2, 2)
 
 
 def cluster_multicast_unexpecting_rank():
@@ -187,7 +162,7 @@ def cluster_multicast_unexpecting_rank():
             full.wait(0)
         tw.cluster_sync()
 
-    tma(body, 32, 2, 2)
+    run_body(body, 32, 2, 2)
 
 
 def producer_copies_half():
@@ -207,7 +182,7 @@ def producer_copies_half():
                 with state.read() as s:
                     out[k, tw.lane_id()] = smem[s, tw.lane_id()]
 
-    tma(body, 64)
+    run_body(body, 64)
 
 
 def consumer_reads_one_more():
@@ -227,7 +202,7 @@ def consumer_reads_one_more():
                 with state.read() as s:
                     out[k, tw.lane_id()] = smem[s, tw.lane_id()]
 
-    tma(body, 64)
+    run_body(body, 64)
 
 
 def producer_fills_more_than_is_read():
@@ -247,7 +222,7 @@ def producer_fills_more_than_is_read():
                 with state.read() as s:
                     out[k, tw.lane_id()] = smem[s, tw.lane_id()]
 
-    tma(body, 64)
+    run_body(body, 64)
 
 
 def read_after_the_with():
@@ -268,7 +243,7 @@ def read_after_the_with():
                     pass
                 out[k, tw.lane_id()] = smem[s, tw.lane_id()]
 
-    tma(body, 64)
+    run_body(body, 64)
 
 
 def two_producers_of_one_ring():
@@ -288,7 +263,7 @@ def two_producers_of_one_ring():
                 with state.read() as s:
                     out[k, tw.lane_id()] = smem[s, tw.lane_id()]
 
-    tma(body, 96)
+    run_body(body, 96)
 
 
 def mbarrier_reinitialised():

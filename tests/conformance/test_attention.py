@@ -12,6 +12,7 @@ from tests.conformance.harness import Array, Backend, Gpu
 
 import tilewright as tw
 from tilewright.kernels.attention import (
+    by_tiles,
     by_warpgroups,
     gradients_on_hopper,
     read_problem,
@@ -20,6 +21,7 @@ from tilewright.kernels.operands import read
 from tilewright.runtime.views import View
 
 ALL = 1 << 30
+PLACES = (None, None, None)  # of sequences
 SLOW = pytest.mark.slow
 BF16 = np.dtype(ml_dtypes.bfloat16)
 UNITS = {np.dtype(np.float16): 2.0**-10, BF16: 2.0**-7, np.dtype(np.float32): 2.0**-20, np.dtype(np.float64): 2.0**-49}
@@ -194,6 +196,94 @@ def test_a_gradient_of_the_sums(backend: Backend) -> None:
     assert (backend.get(dq) * step).sum() == pytest.approx((loss(q + step) - loss(q - step)) / 2, rel=1e-6)
 
 
+# --- keys in parts --------------------------------------------------------------------------------------------------
+
+
+def view_of(array: Any) -> View:
+    """Return an array as kernels take it."""
+    found = read("attention", "x", array)
+    return found.view(found.shape, found.info.strides)
+
+
+PARTS = [
+    pytest.param("tiles", BF16, (1, 2, 1, 20, 300, 16, 16), {"causal": True}, 3, id="tiles"),
+    pytest.param("tiles", np.float64, (2, 1, 1, 3, 20, 4, 6), {}, 5, id="parts-without-keys"),
+    pytest.param("tiles", np.float32, (1, 1, 1, 40, 30, 8, 8), {"causal": True}, 2, id="rows-without-keys", marks=SLOW),
+    pytest.param("tiles", np.float16, (1, 1, 1, 100, 200, 16, 16), {"window": (50, 3)}, 4, id="window", marks=SLOW),
+    pytest.param("warpgroups", BF16, (1, 4, 2, 3, 100, 64, 64), {}, 4, id="warpgroups"),
+    pytest.param("warpgroups", BF16, (2, 1, 1, 70, 20, 64, 64), {"causal": True}, 3, id="warpgroups-without-keys"),
+    pytest.param("warpgroups", BF16, (1, 2, 1, 90, 200, 88, 88), {"causal": True}, 5, id="wide", marks=SLOW),
+    pytest.param("warpgroups", BF16, (1, 1, 1, 5, 90, 256, 256), {"window": (30, 1)}, 2, id="long-heads", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("family", "dtype", "case", "options", "parts"), PARTS)
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_keys_in_parts(
+    backend: Backend, family: str, dtype: Any, case: tuple[int, ...], options: dict[str, Any], parts: int
+) -> None:
+    q, k, v, _ = arrays(case, dtype)
+    expected = known(q, k, v, **options)
+    kind = np.float64 if dtype == np.float64 else np.float32
+    placed = [backend.put(x) for x in (q, k, v)]
+    out = backend.put(np.full_like(expected.out, np.nan, dtype=dtype))
+    lse = backend.put(np.full(q.shape[:3], np.nan, kind))
+    problem = read_problem("attention", *placed, options.get("causal", False), options.get("window"), None, PLACES)
+    views = [view_of(x) for x in (out, *placed)]
+    if family == "tiles":
+        by_tiles(problem, views, view_of(lse), parts=parts)
+    else:
+        by_warpgroups(problem, views, view_of(lse), blocks=3, keys=16, parts=parts)
+    assert_close(backend.get(out), expected.out, dtype)
+    assert_close(np.nan_to_num(backend.get(lse), neginf=-1), np.nan_to_num(expected.lse, neginf=-1), kind)
+
+
+@pytest.mark.parametrize("parts", [1, pytest.param(3, marks=SLOW)])
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_warpgroups_take_numbers_of_keys(backend: Backend, parts: int) -> None:
+    """Keys and values behind a batch's number may be NaN: weights of 0 are not multiplied by them."""
+    lengths = np.array([37, 0, 48, 400, 16])
+    q, k, v, _ = arrays((5, 2, 1, 4, 48, 64, 64), BF16)
+    for n, length in enumerate(lengths):
+        k[n, :, length:], v[n, :, length:] = np.nan, np.nan
+    placed, out = [backend.put(x) for x in (q, k, v)], backend.put(np.full_like(q, np.nan))
+    problem = read_problem("attention", *placed, True, None, None, (None, None, backend.put(lengths)))
+    by_warpgroups(problem, [view_of(x) for x in (out, *placed)], None, blocks=2, keys=32, parts=parts)
+    for n, length in enumerate(lengths):
+        one = known(q[n : n + 1], k[n : n + 1, :, :length], v[n : n + 1, :, :length], causal=True)
+        assert_close(backend.get(out)[n : n + 1], one.out, BF16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("head", "tokens"), [(128, 1), (64, 3), (24, 1)])
+@pytest.mark.parametrize("by", ["all", "lengths", "offsets"])
+def test_many_keys_of_few_tokens(head: int, tokens: int, by: str) -> None:
+    """Calls choose parts of keys; a second call of a kind is repeated from its pointers."""
+    backend, keys = Gpu(), 5000
+    for seed in range(2):
+        q, k, v = normal((2, 4, tokens, head), (2, 2, keys, head), (2, 2, keys, head), dtype=np.float16)
+        q, lengths = (q * (seed + 1)).astype(np.float16), np.array([keys, 4000 - seed], np.int32)
+        placed, options = [backend.put(x) for x in (q, k, v)], {}
+        if by == "lengths":
+            options = {"key_lengths": backend.put(lengths)}
+        elif by == "offsets":
+            lengths[:] = keys
+            placed = [backend.put(np.ascontiguousarray(np.concatenate(list(x.swapaxes(1, 2))))) for x in (q, k, v)]
+            starts = (np.arange(3) * n for n in (tokens, keys))
+            options = dict(
+                zip(("offsets", "key_offsets"), (backend.put(x.astype(np.int32)) for x in starts), strict=True)
+            )
+        else:
+            lengths[:] = keys
+        out, lse = map(backend.get, tw.attention(*placed, statistics=True, **options))
+        if by == "offsets":
+            out, lse = out.reshape(2, tokens, 4, head).swapaxes(1, 2), lse.reshape(4, 2, tokens).swapaxes(0, 1)
+        for n, length in enumerate(lengths):
+            one = known(q[n : n + 1], k[n : n + 1, :, :length], v[n : n + 1, :, :length])
+            assert_close(out[n : n + 1], one.out, np.float16)
+            assert_close(lse[n : n + 1], one.lse, np.float32)
+
+
 # --- by warpgroups --------------------------------------------------------------------------------------------------
 
 WARPGROUPS = [
@@ -207,12 +297,6 @@ WARPGROUPS = [
 ]
 
 
-def view_of(array: Any) -> View:
-    """Return an array as kernels take it."""
-    found = read("attention", "x", array)
-    return found.view(found.shape, found.info.strides)
-
-
 @pytest.mark.parametrize(("case", "options"), WARPGROUPS)
 @pytest.mark.filterwarnings("ignore:needless wait")
 def test_warpgroups_compute_every_token(backend: Backend, case: tuple[int, ...], options: dict[str, Any]) -> None:
@@ -222,7 +306,7 @@ def test_warpgroups_compute_every_token(backend: Backend, case: tuple[int, ...],
     placed = [backend.put(x) for x in (q, k, v)]
     out, lse = backend.put(np.full_like(q, np.nan)), backend.put(np.full(q.shape[:3], np.nan, np.float32))
     causal, window, scale = options.get("causal", False), options.get("window"), options.get("scale")
-    problem = read_problem("attention", *placed, causal, window, scale, (None, None, None))
+    problem = read_problem("attention", *placed, causal, window, scale, PLACES)
     (target, *inputs), numbers = [view_of(x) for x in (out, *placed)], view_of(lse)
     by_warpgroups(problem, [target, *inputs], numbers, blocks=2, keys=16)
     assert_close(backend.get(out), expected.out, BF16)
@@ -251,7 +335,7 @@ def test_warpgroups_compute_all_gradients(
     out, lse = expected.out.astype(BF16), expected.lse.astype(np.float32)
     placed = [backend.put(x) for x in (q, k, v)]
     causal, window = options.get("causal", False), options.get("window")
-    problem = read_problem("attention", *placed, causal, window, None, (None, None, None))
+    problem = read_problem("attention", *placed, causal, window, None, PLACES)
     made = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)]
     slope, result, numbers = (view_of(backend.put(x)) for x in (grad, out, lse))
     gradients_on_hopper(problem, [view_of(x) for x in made], (slope, result, numbers, None), ordered)

@@ -102,7 +102,7 @@ ROWS = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout((8, 4), (4, 1)), t
 @pytest.mark.parametrize(("leading", "offset"), [(64, 0), (65, 0), (66, 2), (68, 4), (72, 8), (80, 1)])
 @pytest.mark.spread(6)
 def test_padded_matrices(backend: Backend, dtype: tw.DType, leading: int, offset: int) -> None:
-    """A leading dimension that is no multiple of the vector, and views at an offset."""
+    """A leading dimension that is not a multiple of the vector, and views at an offset."""
     memory = values(dtype, 32 * leading + 16)
     whole = backend.put(untouched(dtype, memory.size))
     src = backend.strided(backend.put(memory), (32, 64), (leading, 1), offset)
@@ -196,7 +196,7 @@ def test_copies_under_a_bool(backend: Backend, dtype: tw.DType, count: int) -> N
 
 @tw.kernel
 def copy_with_edges(dst, src, tile: tw.constexpr, tiled_copy: tw.constexpr):
-    """A matrix whose extents are no multiples of the tile: a predicate for each element, from its coordinate."""
+    """A matrix whose extents are not multiples of the tile: a predicate for each element, from its coordinate."""
     smem = tw.shared(src.dtype, tw.Layout(tile, (tile[1], 1)))
     block = (tw.block_idx.y, tw.block_idx.x)
     g_src, g_dst = tw.local_tile(src, tile, block), tw.local_tile(dst, tile, block)

@@ -6,37 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.helpers.bulk_copies import T, load_of, row_of, run_body, zeros
 
 import tilewright as tw
 
 LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
-MULTICAST, T = tw.atoms.SM90_TMA_LOAD_MULTICAST, 32
+MULTICAST = tw.atoms.SM90_TMA_LOAD_MULTICAST
 MMA = tw.make_tiled_mma(tw.atoms.SM90_64x8x16_F32F16F16_SS)
 SMEM_B = tw.tile_to_shape(tw.atoms.GMMA_K_SW32(tw.float16), (8, 16))
-
-
-def zeros(*shape: int) -> np.ndarray:
-    return np.zeros(shape, np.int32)
-
-
-def tma(body, threads=32, cluster=1, grid=1, x=None):
-    """Run a body of a block with four rows of 32 numbers in shared memory, an mbarrier, and two arrays of eight."""
-
-    @tw.kernel(cluster=cluster)
-    def kernel(out, x):
-        smem, full = tw.shared(tw.int32, tw.row_major((4, T))), tw.mbarrier(1)
-        body(out, x, smem, full)
-
-    values = np.arange(8 * T, dtype=np.int32).reshape(8, T) if x is None else x
-    kernel[grid, threads](zeros(8, T), values)
-
-
-def load_of(x, row):
-    return tw.local_tile(tw.guarded(x), (1, T), (row, 0))
-
-
-def row_of(smem, row):
-    return tw.local_tile(smem, (1, T), (row, 0))
 
 
 @tw.function
@@ -55,7 +32,7 @@ def all_threads_store():
         tw.tma_store_commit()
         tw.tma_store_wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def expect_too_many_bytes():
@@ -67,7 +44,7 @@ def expect_too_many_bytes():
             tw.copy(LOAD, load_of(x, 0), row_of(smem, 0), barrier=full)
         full.wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def expect_negative_bytes():
@@ -79,7 +56,7 @@ def expect_negative_bytes():
             tw.copy(LOAD, load_of(x, 0), row_of(smem, 0), barrier=full)
         full.wait(0)
 
-    tma(body, 32)
+    run_body(body, 32)
 
 
 def count_too_many():
@@ -103,7 +80,7 @@ def mask_beyond_cluster():
         full.wait(0)
         tw.cluster_sync()
 
-    tma(body, 32, 2, 2)
+    run_body(body, 32, 2, 2)
 
 
 def mask_zero():
@@ -116,7 +93,7 @@ def mask_zero():
         full.wait(0)
         tw.cluster_sync()
 
-    tma(body, 32, 2, 2)
+    run_body(body, 32, 2, 2)
 
 
 def cluster_ops_without_cluster():
@@ -126,7 +103,7 @@ def cluster_ops_without_cluster():
         smem.at_rank(1)[0, tw.thread_idx.x] = 1
         tw.cluster_sync()
 
-    tma(body, 32, 1, 2)
+    run_body(body, 32, 1, 2)
 
 
 def multicast_without_cluster():
@@ -138,7 +115,7 @@ def multicast_without_cluster():
             tw.copy(MULTICAST, load_of(x, 0), row_of(smem, 0), barrier=full, mask=0b11)
         full.wait(0)
 
-    tma(body, 32, 1, 2)
+    run_body(body, 32, 1, 2)
 
 
 def pointer_off_by_4():
@@ -152,7 +129,7 @@ def pointer_off_by_4():
             tw.copy(LOAD, load_of(x, 0), row_of(smem, 0), barrier=full)
         full.wait(0)
 
-    tma(body, 32, x=x)
+    run_body(body, 32, x=x)
 
 
 def smem_misaligned():
@@ -175,7 +152,7 @@ def store_between_16_bytes():
         if tw.thread_idx.x == 0:
             tw.copy(STORE, row_of(smem, 0), load_of(x, 0))
 
-    tma(body, 32, x=zeros(8, T)[:, : T - 1])
+    run_body(body, 32, x=zeros(8, T)[:, : T - 1])
 
 
 def static_store_between_16_bytes():
@@ -184,7 +161,7 @@ def static_store_between_16_bytes():
         if tw.thread_idx.x == 0:
             tw.copy(STORE, row_of(smem, 0), load_of(x, 0))
 
-    tma(body, 32, x=tw.static(zeros(8, T)[:, : T - 1]))
+    run_body(body, 32, x=tw.static(zeros(8, T)[:, : T - 1]))
 
 
 def wgmma_A_row_padding():
@@ -219,7 +196,7 @@ def wgmma_operands_in_global():
 
 
 def cluster_does_not_divide():
-    tma(nothing, 32, cluster=3, grid=4)
+    run_body(nothing, 32, cluster=3, grid=4)
 
 
 def negative_stride():
@@ -231,7 +208,7 @@ def negative_stride():
             tw.copy(LOAD, load_of(x, 0), row_of(smem, 0), barrier=full)
         full.wait(0)
 
-    tma(body, 32, x=np.arange(256, dtype=np.int32).reshape(8, 32)[::-1])
+    run_body(body, 32, x=np.arange(256, dtype=np.int32).reshape(8, 32)[::-1])
 
 
 def float64_reduce():

@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright import cli, suites
 from tilewright.cli import main
 from tilewright.cli.expressions import functions
-from tilewright.layout.text import DEPTH, LARGEST, layout_from_text
+from tilewright.layout.text import DEPTH, LARGEST
 
 # Imported before anything is counted.
 for _module in [
@@ -301,13 +301,13 @@ def test_text_of_layouts_is_bounded_in_the_library():
     for text in ("4:1@3000000", "4:1" + "@1" * 9, "9" * 5000, "4:" + "9" * 5000, "(" * 65 + ")" * 65, "(" * 9000, "4" * 10_001,
                  "(" * 5000 + ")" * 5000, " " * 20_000):  # fmt: skip
         with watched(STEPS, MEMORY), pytest.raises(tw.LayoutError) as caught:
-            layout_from_text(text)
+            tw.Layout.from_text(text)
         assert len(str(caught.value)) < 400
     for layout in (tw.Layout(LARGEST, -LARGEST), tw.Layout((2, 3), (1 * tw.layout.E(63), 5))):
-        assert layout_from_text(str(layout)) == layout
+        assert tw.Layout.from_text(str(layout)) == layout
     deep = 4
     for _ in range(DEPTH):
         deep = (deep,)
-    assert layout_from_text(str(tw.Layout(deep))) == tw.Layout(deep)
+    assert tw.Layout.from_text(str(tw.Layout(deep))) == tw.Layout(deep)
     with watched(STEPS, MEMORY):
-        layout_from_text("(" + "1," * 4000 + ")")
+        tw.Layout.from_text("(" + "1," * 4000 + ")")

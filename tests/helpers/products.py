@@ -24,7 +24,7 @@ class Product:
     """C += A B on one target. Blocks of `warps` (rows, columns) of warps, each of `tiles` tiles, `steps` tiles of K.
 
     `size` counts blocks along M and N, and turns of the loop over K. `source` is where tiles read A and B from: global,
-    shared (filled in each turn of K) or a pipeline in shared memory; `fragments` reads them a step ahead. Extents are
+    shared (filled in each iteration of K) or a pipeline in shared memory; `fragments` reads them a step ahead. Extents are
     `short` of whole blocks.
     """
 

@@ -50,7 +50,7 @@ def test_filling_twice_leaves_one_table(figures: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"settings": {"backend": "sim"}}, "is no report of"),
+        ({"settings": {"backend": "sim"}}, "is not a report of"),
         ({"rows": [{"name": "05", "size": "64", "failure": "wrong"}]}, "rungs that failed: 05"),
         ({"rows": [{"name": "05", "size": "64", "failure": None}]}, "holds no times for 64"),
     ],
@@ -75,7 +75,7 @@ def test_counters_that_differ_stand_out(figures: ModuleType) -> None:
     assert lines[0] == "a GPU, driver 1.2, 2026-01-01 ([JSON](../results/x.json)); simulator / GPU:"
     assert lines[2:] == ["| kernel | wavefronts | sectors |", "|---|---|---|", "| rows | **8 / 15** | 4 / 4 |"]
     assert "| rows | 15 / 15 | 4 / 4 |" in figures.counters_table(counters(15, 15.0), "x.json")
-    with pytest.raises(ValueError, match="is no report of"):
+    with pytest.raises(ValueError, match="is not a report of"):
         figures.counters_table(report(), "x.json")
 
 

@@ -10,7 +10,6 @@ import pytest
 import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
-MAY_HAVE_CIRCLES = ("layout",)  # the algebra is one circle (docs/adr/0017)
 
 
 def module_of(path: Path) -> str:
@@ -58,13 +57,10 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return found
 
 
-def test_no_circle_outside_the_layout_algebra() -> None:
+def test_no_circle() -> None:
     known = set(MODULES) - FACES
     graph = {name: imports_of(MODULES[name].read_text(), known) - {name} for name in known}
-    found = circles(graph)
-    allowed = tuple(f"tilewright.{package}." for package in MAY_HAVE_CIRCLES)
-    assert [sorted(c) for c in found if not all(name.startswith(allowed) for name in c)] == []
-    assert any("tilewright.layout.layouts" in circle for circle in found)
+    assert [sorted(circle) for circle in circles(graph)] == []
 
 
 @pytest.mark.parametrize("statement", ["from tilewright.b import x", "def f():\n    from tilewright import b"])

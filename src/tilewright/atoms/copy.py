@@ -169,7 +169,7 @@ class CopyAtom(Displayed):
             return layout
         if self.bits % dtype.bits:
             raise LayoutError(
-                f"{self.name} moves {self.bits} bits, no whole number of {dtype} elements of {dtype.bits} bits",
+                f"{self.name} moves {self.bits} bits, not a whole number of {dtype} elements of {dtype.bits} bits",
                 help=f"use an atom of {dtype.bits} bits or a multiple",
             )
         found: Layout = upcast(layout, dtype.bits)

@@ -152,7 +152,7 @@ def _is_program(path: Path) -> bool:
 
 def load_example(path: Path) -> ModuleType:
     """Import one example file."""
-    # Example files may begin with a digit and are no package: load by path, under a name of their own. The name
+    # Example files may begin with a digit and are not a package: load by path, under a name of their own. The name
     # has to be in sys.modules while the file runs, because dataclasses look their module up there.
     name = f"tilewright_example_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -26,7 +26,7 @@ def product_cases(functions: Mapping[str, Matmul], backend: Backend, quick: bool
     """Return one case for each function, which computes C = alpha A B + beta C in place.
 
     A, B and C are row-major matrices of `dtype` (tfloat32: of float32) with normal random elements. The extents are
-    no multiples of any tile on the simulator, and powers of two on a GPU.
+    not multiples of any tile on the simulator, and powers of two on a GPU.
     """
     extents = (130, 150, 70) if quick else (2048, 2048, 2048)
     return [_case(name, function, extents, backend, dtype) for name, function in functions.items()]

@@ -167,7 +167,7 @@ def _either(one: int, other: int) -> int:
 
 
 class _Take(Pause):
-    """A wait until the block has as many registers left as the warpgroup takes. To give back is no wait."""
+    """A wait until the block has as many registers left as the warpgroup takes. Giving registers back does not wait."""
 
     op: SetRegisters
     group = WARPS_OF[Scope.WARPGROUP]

@@ -98,7 +98,7 @@ def is_role(op: If, side: Block) -> bool:
 
 
 def roles_in_words(roles: Roles, idle: Threads) -> tuple[list[str], str]:
-    """Return which threads no role at a barrier takes, and which roles nobody takes, as lines; and the way out.
+    """Return which threads no role at a barrier takes, and which roles nobody takes, as lines; and how to mend it.
 
     `idle` are the threads to name.
     """

@@ -13,7 +13,7 @@ the head each of dV, dK and dQ; one computes P and the other one W, and both pas
 
 dQ is added up in global memory, in float32 and in the order of the threads' registers, by bulk copies that two warps
 start. Without `turns` each of them serves a consumer. With them the blocks add in one order, and bits are the same each
-time; then the warps serve steps by turns, because a block's turn is over when its additions are done, which takes
+time; then the warps serve steps alternately, because a block's turn is over when its additions are done, which takes
 longer than a step. `finish_tokens` scales the sums and brings them into the order of dQ.
 """
 

@@ -9,6 +9,9 @@ K and V share a ring. `examples/hopper/10_attention.py` explains the schedule, t
 
 Row r of m tokens sees key c of n where -left <= c - r - (n - m) <= right. Masks are applied only in tiles that the end
 of the keys or one of the two bounds cuts.
+
+Few tokens leave multiprocessors idle, and the keys of a tile are computed in parts then: out and lse have a batch for
+each part and batch, in float32, and `add_parts` makes one of them (FlashDecoding: Dao et al. 2023).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import tilewright as tw
 
 WARPGROUP = 128
 LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
+VECTOR = 8  # elements
 NOTHING = -(2.0**120)  # the greatest score of no keys: finite, and its product with the scale too
 LN2 = math.log(2)
 GROWTH = 8.0  # powers of two by which weights may exceed 1 before sums are scaled
@@ -26,26 +30,32 @@ LOWEST = -60.0  # of a greatest score in powers of two, so that its weight is fa
 
 
 @tw.kernel
-def attend_by_warpgroups(out, lse, Q, K, V, scale, left, right, together, plan: tw.constexpr):
-    """Compute out (batch, heads, tokens, head), and lse unless it is None; `scale` has the factor log2(e)."""
+def attend_by_warpgroups(out, lse, Q, K, V, lengths, scale, left, right, together, plan: tw.constexpr):
+    """Compute out (batch, heads, tokens, head), and lse unless it is None; `scale` has the factor log2(e).
+
+    `lengths` are how many keys each batch has, or None where all have those of K.
+    """
     sQ, sKV = tw.shared(Q.dtype, plan.smem_q), tw.shared(K.dtype, plan.smem_kv)
     warps = 4 * plan.consumers
     ring_q = tw.pipeline(plan.smem_q.shape[2], consumers=warps, bytes=2 * plan.rows * plan.head)
     ring_kv = tw.pipeline(plan.smem_kv.shape[2], consumers=warps, bytes=2 * plan.keys * plan.head)
+    parts = out.shape[0] // Q.shape[0] if plan.is_in_parts else 1
     tw.sync_threads()  # the barriers are there
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
-            produce(Q, K, V, left, right, together, sQ, sKV, ring_q.producer(), ring_kv.producer(), plan)
+            rings = ring_q.producer(), ring_kv.producer()
+            produce(Q, K, V, lengths, left, right, together, parts, sQ, sKV, *rings, plan)
     else:
         tw.set_registers(plan.registers[1])
-        consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, ring_q.consumer(), ring_kv.consumer(), plan)
+        rings = ring_q.consumer(), ring_kv.consumer()
+        consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sKV, *rings, plan)
 
 
 @tw.function
-def count_tiles(Q, plan):
+def count_tiles(Q, parts, plan):
     """Return how many tiles the block computes."""
-    tiles = tw.ceil_div(Q.shape[2], plan.rows) * Q.shape[1] * Q.shape[0]
+    tiles = tw.ceil_div(Q.shape[2], plan.rows) * Q.shape[1] * Q.shape[0] * parts
     whole, rest = tiles // tw.grid_dim.x, tiles % tw.grid_dim.x
     return whole + (position(whole) < rest).to(tw.int32)
 
@@ -57,19 +67,25 @@ def position(round):
 
 
 @tw.function
-def place(round, Q, K, left, right, together, plan):
-    """Return what the block computes: the tile's first row, head and batch; and the tiles of keys that it sees.
+def place(round, Q, K, lengths, left, right, together, parts, plan):
+    """Return what the block computes: the tile's first row, head and batch; its part; keys, and tiles of them.
 
-    Those are `steps`, of which the last one is `last`. Under a causal mask the tiles with most keys come first.
+    `keys` are those of the batch, and 0 for a part without any. The tiles are `steps`, one at least, of which the last
+    one is `last`. Under a causal mask the tiles with most keys come first.
     """
-    tiles, heads, keys = tw.ceil_div(Q.shape[2], plan.rows), Q.shape[1] * Q.shape[0], K.shape[2]
-    number = round * tw.grid_dim.x + position(round)
+    tiles, heads = tw.ceil_div(Q.shape[2], plan.rows), Q.shape[1] * Q.shape[0]
+    number, part = round * tw.grid_dim.x + position(round), 0
+    if plan.is_in_parts:
+        number, part = number // parts, number % parts
     if plan.has_right:  # the longest rows of a causal mask first, of so many heads that L2 keeps their keys
         before, number = number // (together * tiles) * together, number % (together * tiles)
         beside = tw.minimum(together, heads - before)
         row, head = (tiles - 1 - number // beside) * plan.rows, before + number % beside
     else:
         row, head = number % tiles * plan.rows, number // tiles
+    batch, keys = head // Q.shape[1], K.shape[2]
+    if lengths is not None:
+        keys = tw.minimum(tw.maximum(lengths[batch].to(tw.int32), 0), keys)
     first, seen = row + keys - Q.shape[2], keys
     if plan.has_right:
         seen = tw.minimum(keys, first + plan.rows + right)
@@ -78,11 +94,15 @@ def place(round, Q, K, left, right, together, plan):
     if plan.has_left:
         begin = tw.minimum(tw.maximum(first - left, 0) // plan.keys, last)
     steps = last - begin + 1
-    return row, head % Q.shape[1], head // Q.shape[1], last, steps
+    if plan.is_in_parts:
+        before, steps = steps * part // parts, steps * (part + 1) // parts - steps * part // parts
+        last = begin + tw.maximum(before + steps, 1) - 1
+        keys, steps = tw.where(steps == 0, 0, keys), tw.maximum(steps, 1)
+    return row, head % Q.shape[1], batch, part, keys, last, steps
 
 
 @tw.function
-def produce(Q, K, V, left, right, together, sQ, sKV, state_q, state_kv, plan):
+def produce(Q, K, V, lengths, left, right, together, parts, sQ, sKV, state_q, state_kv, plan):
     """Bring the tiles in the order in which they are used."""
     gQ, gK, gV = (tw.guarded(x) for x in (Q, K, V))
     share = Q.shape[1] // K.shape[1]  # heads of Q for one of K and V
@@ -92,8 +112,8 @@ def produce(Q, K, V, left, right, together, sQ, sKV, state_q, state_kv, plan):
         with state.fill() as (stage, full):
             tw.copy(LOAD, tw.local_tile(heads, (plan.keys, plan.head), (tile, 0)), sKV[:, :, stage], barrier=full)
 
-    for round in range(count_tiles(Q, plan)):
-        row, head, batch, last, steps = place(round, Q, K, left, right, together, plan)
+    for round in range(count_tiles(Q, parts, plan)):
+        row, head, batch, _, _, last, steps = place(round, Q, K, lengths, left, right, together, parts, plan)
         rows = tw.domain_offset((row, 0), gQ[batch, head, ...])
         k, v = (x[batch, head // share, ...] for x in (gK, gV))
         with state_q.fill() as (stage, full):
@@ -106,7 +126,7 @@ def produce(Q, K, V, left, right, together, sQ, sKV, state_q, state_kv, plan):
 
 
 @tw.function
-def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, state_kv, plan):
+def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sKV, state_q, state_kv, plan):
     """Compute 64 rows of each tile."""
     consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x - WARPGROUP
     ours = tw.named_barrier(1 + consumer, 2 * WARPGROUP)
@@ -126,8 +146,6 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
     # Weights are 2^(score - top): `top` is near the greatest score, and grows only where weights would become large.
     top, total, factor = (tw.registers(tw.float32, rows) for _ in ("subtracted", "sum of weights", "of sums"))
     grown = tw.registers(tw.int32, 1)
-    keys = K.shape[2]
-    ahead = keys - Q.shape[2]  # row r is beside key r + ahead
 
     def begin_scores(q, k):
         tw.wgmma_fence()
@@ -142,7 +160,8 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
         tw.gemm(plan.output, weights, tV[:, :, :, v], acc)
         tw.wgmma_commit()
 
-    def mask(first_row, first_key):
+    def mask(first_row, keys, first_key):
+        ahead = keys - Q.shape[2]  # row r is beside key r + ahead
         for r in tw.static_range(rows):
             beside, place = at[r, 0][0] + first_row + ahead, first_key + at[0, 0][1]
             behind = (tw.minimum(keys, beside + right + 1) if plan.has_right else keys) - place
@@ -182,25 +201,31 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
         return tw.as_operand_a(plan.scores, S, to=plan.output)
 
     @tw.function
-    def advance(state, step, v, q, first_row, first_key, masked):
+    def advance(state, step, v, q, first_row, keys, last, masked):
         weights = finish(state, step, v)
         k = state.acquire()
-        ours.sync()
+        if plan.consumers > 1:
+            ours.sync()
         begin_scores(q, k)
         v = state.acquire()
+        if lengths is not None and step == 1:
+            clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
         begin_sums(weights, v)
-        next.arrive()
+        if plan.consumers > 1:
+            next.arrive()
         tw.wgmma_wait(1)
         state.give_back(k)
         if masked:
-            mask(first_row, first_key)
+            mask(first_row, keys, (last - step) * plan.keys)
         weigh()
         return v
 
-    if consumer == plan.consumers - 1:
+    if plan.consumers > 1 and consumer == plan.consumers - 1:
         next.arrive()  # the first consumer begins
-    for round in range(count_tiles(Q, plan)):
-        first_row, head, batch, last, steps = place(round, Q, K, left, right, together, plan)
+    for round in range(count_tiles(Q, parts, plan)):
+        first_row, head, batch, part, keys, last, steps = place(
+            round, Q, K, lengths, left, right, together, parts, plan
+        )
         tw.fill(top, NOTHING)
         tw.clear(total)
         tw.clear(acc)
@@ -208,26 +233,28 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
         begin_scores(q, k)
         tw.wgmma_wait(0)
         state_kv.give_back(k)
-        mask(first_row, last * plan.keys)
+        mask(first_row, keys, last * plan.keys)
         weigh()
         # Tiles before `whole` end before the last key that all rows see; from `cut` on they begin behind the first one.
-        first, done = first_row + ahead, 1
+        first, done = first_row + keys - Q.shape[2], 1
         if plan.has_right:
             whole = tw.minimum(keys, first + right + 1) // plan.keys
             done = tw.minimum(tw.maximum(last - whole + 1, 1), steps)
         for step in tw.range(1, done, unroll=1):
-            v = advance(state_kv, step, v, q, first_row, (last - step) * plan.keys, masked=True)
+            v = advance(state_kv, step, v, q, first_row, keys, last, masked=True)
         until = steps
         if plan.has_left:
             cut = tw.ceil_div(tw.maximum(first + plan.rows - 1 - left, 0), plan.keys)
             until = tw.minimum(tw.maximum(last - cut + 1, done), steps)
         for step in tw.range(done, until, unroll=1):
-            v = advance(state_kv, step, v, q, first_row, (last - step) * plan.keys, masked=False)
+            v = advance(state_kv, step, v, q, first_row, keys, last, masked=False)
         if plan.has_left:
             for step in tw.range(until, steps, unroll=1):
-                v = advance(state_kv, step, v, q, first_row, (last - step) * plan.keys, masked=True)
+                v = advance(state_kv, step, v, q, first_row, keys, last, masked=True)
         weights = finish(state_kv, steps, v)
         v = state_kv.acquire()
+        if lengths is not None and steps == 1:
+            clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
         begin_sums(weights, v)
         for r in tw.static_range(rows):
             total[r] = tw.reduce(total[r], "add", group=4)
@@ -237,11 +264,27 @@ def consume(out, lse, Q, K, scale, left, right, together, sQ, sKV, state_q, stat
             sums[r, :] *= 1.0 / tw.maximum(total[r], 1e-30)  # a row may see no key
             row = at[r, 0][0] + first_row
             if lse is not None and (row < Q.shape[2]) & (tw.lane_id() % 4 == 0):
-                lse[batch, head, row] = (top[r] * scale + tw.lg2_approx(total[r])) * LN2
-        store(out, acc, tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0)), first_row, head, batch, plan)
+                lse[part * Q.shape[0] + batch, head, row] = (top[r] * scale + tw.lg2_approx(total[r])) * LN2
+        if plan.is_in_parts:
+            rows_of_part = tw.guarded(out)[part * Q.shape[0] + batch, head, ...]
+            tile = tw.local_tile(rows_of_part, (plan.rows, plan.head), (first_row // plan.rows, 0))
+            tw.copy(acc, by_output.partition_C(tile))
+        else:
+            store(out, acc, tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0)), first_row, head, batch, plan)
         state_q.give_back(q)
-    if consumer == 0:
+    if plan.consumers > 1 and consumer == 0:
         ours.sync()  # the last arrival, which no one waits for
+
+
+@tw.function
+def clear_behind(tile, count, plan):
+    """Clear the rows of V behind a batch's last key: their weights are 0, and 0 times what is there may be NaN."""
+    zeros, beside = tw.registers(tile.dtype, VECTOR), plan.head // VECTOR
+    tw.clear(zeros)
+    for place in range(count * beside + tw.thread_idx.x % WARPGROUP, plan.keys * beside, WARPGROUP):
+        tw.copy(zeros, tw.local_tile(tile, (1, VECTOR), (place // beside, place % beside)))
+    tw.fence_proxy_async()  # wgmma reads them
+    tw.named_barrier(1 + plan.consumers, WARPGROUP).sync()
 
 
 @tw.function

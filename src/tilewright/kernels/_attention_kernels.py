@@ -40,12 +40,12 @@ def part_of(x, offsets, lengths, sequence):
 
 
 @tw.function
-def place_of(x, offsets, rows):
-    """Return the tile of a block, its head, and its sequence; the longest rows of a causal mask begin first.
+def place_of(x, offsets, rows, number):
+    """Return tile `number`, its head, and its sequence; the longest rows of a causal mask begin first.
 
-    With offsets, tiles are counted over the sequences, and some blocks have a sequence behind the last one.
+    With offsets, tiles are counted over the sequences, and some numbers have a sequence behind the last one.
     """
-    number, heads = tw.block_idx.x, x.shape[1]
+    heads = x.shape[1]
     if offsets is None:
         tiles = tw.ceil_div(x.shape[2], rows)
         return tiles - 1 - number % tiles, number // tiles % heads, number // tiles // heads
@@ -176,15 +176,26 @@ def mask(scores, at, first, column, offset, before, after, extent, plan):
 
 
 @tw.kernel
-def attend(out, lse, Q, K, V, tokens_at, keys_at, lengths, scale, left, right, plan: tw.constexpr):
-    """Compute a tile of out, and of lse = log(sum(exp(scores))) unless it is None; `scale` has the factor log2(e)."""
+def attend(
+    out, lse, Q, K, V, tokens_at, keys_at, lengths, scale, left, right, is_in_parts: tw.constexpr, plan: tw.constexpr
+):
+    """Compute a tile of out, and of lse = log(sum(exp(scores))) unless it is None; `scale` has the factor log2(e).
+
+    In parts of keys, out and lse have a batch for each part and batch, in the type of lse; see `add_parts`.
+    """
     kind, thread = wide(Q.dtype), plan.mma.get_slice(tw.thread_idx.x)
-    tile, head, sequence = place_of(Q, tokens_at, plan.rows)
+    parts = out.shape[0] // Q.shape[0] if is_in_parts else 1
+    tile, head, sequence = place_of(Q, tokens_at, plan.rows, tw.block_idx.x // parts)
     of_tokens, of_keys = part_of(Q, tokens_at, None, sequence), part_of(K, keys_at, lengths, sequence)
     shared_head, keys = head // (Q.shape[1] // K.shape[1]), of_keys[2]
     q, k, v = matrix_of(Q, of_tokens, head), matrix_of(K, of_keys, shared_head), matrix_of(V, of_keys, shared_head)
     first, ahead = tile * plan.rows, keys - of_tokens[2]
     begin, end = columns_seen(first, ahead, left, right, keys, plan)
+    of_results = of_tokens
+    if is_in_parts:
+        part, steps = tw.block_idx.x % parts, end - begin
+        begin, end = begin + steps * part // parts, begin + steps * (part + 1) // parts
+        of_results = (part * Q.shape[0] + of_tokens[0], *of_tokens[1:])
 
     sQ, sK, sV = (tw.shared(plan.dtype, layout) for layout in (plan.smem_a1, plan.smem_b1, plan.smem_b2))
     weights = Weights(plan, thread)
@@ -236,15 +247,48 @@ def attend(out, lse, Q, K, V, tokens_at, keys_at, lengths, scale, left, right, p
         tw.sync_threads()
 
     if lse is not None:
-        numbers = numbers_of(lse, of_tokens, head)
+        numbers = numbers_of(lse, of_results, head)
         for r in tw.static_range(rows):
             if at[r, 0][1] == 0:
                 found = (top[r] + tw.log2(total[r])) * LN2
                 numbers[at[r, 0][0] + first] = tw.where(total[r] == 0, -math.inf, found)
     for r in tw.static_range(rows):
         sums[r, :] *= tw.where(total[r] == 0, 0, 1 / total[r])  # a row may see no key
-    target = tw.local_tile(matrix_of(out, of_tokens, head), (plan.rows, plan.value_head), (tile, 0))
+    target = tw.local_tile(matrix_of(out, of_results, head), (plan.rows, plan.value_head), (tile, 0))
     tw.copy(acc.to(out.dtype), thread.partition_C(target))
+
+
+@tw.kernel
+def add_parts(out, lse, sums, numbers, is_early: tw.constexpr, columns: tw.constexpr, groups: tw.constexpr):
+    """Compute out, and lse unless it is None, of parts of the keys: the mean of `sums` weighted by exp(`numbers`).
+
+    Those have a batch for each part and batch. A block has a row: groups of threads, a thread for each of `columns`.
+    """
+    kind, row, (batches, heads, tokens, head) = sums.dtype, tw.block_idx.x, out.shape
+    batch, place, parts = row // (heads * tokens), (row // tokens % heads, row % tokens), sums.shape[0] // batches
+    column, group, lane = tw.thread_idx.x % columns, tw.thread_idx.x // columns, tw.lane_id()
+    if is_early:
+        tw.grid_dependency_wait()  # up to here this ran beside the parts
+    top, total, found = kind(LOWEST[kind]), kind(0), kind(0)  # not -inf, because -inf - -inf is NaN
+    for part in range(lane, parts, 32):
+        top = tw.maximum(top, numbers[(part * batches + batch, *place)])
+    top = tw.reduce(top, "max", group=32)
+    for part in range(lane, parts, 32):
+        total += tw.exp(numbers[(part * batches + batch, *place)] - top)
+    total = tw.reduce(total, "add", group=32)
+    if column < head:
+        for part in tw.range(group, parts, groups, unroll=4):
+            at = (part * batches + batch, *place)
+            found += tw.exp(numbers[at] - top) * sums[(*at, column)]
+    of_groups = tw.shared(kind, (groups, columns))
+    of_groups[group, column] = found
+    tw.sync_threads()
+    if (group == 0) & (column < head):
+        for other in tw.static_range(1, groups):
+            found += of_groups[other, column]
+        out[(batch, *place, column)] = (found * tw.where(total == 0, 0, 1 / total)).to(out.dtype)
+        if lse is not None and column == 0:
+            lse[(batch, *place)] = tw.where(total == 0, -math.inf, top + tw.log(total))
 
 
 # --- backward -------------------------------------------------------------------------------------------------------
@@ -297,7 +341,7 @@ def gradient_of_tokens(
 ):
     """Compute a tile of dQ = scale * W K with W = P (dO V^T - delta), P = exp2(scores - tops)."""
     kind, thread = wide(Q.dtype), plan.mma.get_slice(tw.thread_idx.x)
-    tile, head, sequence = place_of(Q, tokens_at, plan.rows)
+    tile, head, sequence = place_of(Q, tokens_at, plan.rows, tw.block_idx.x)
     of_tokens, of_keys = part_of(Q, tokens_at, None, sequence), part_of(K, keys_at, lengths, sequence)
     shared_head, keys = head // (Q.shape[1] // K.shape[1]), of_keys[2]
     q, grad = matrix_of(Q, of_tokens, head), matrix_of(dO, of_tokens, head)
@@ -366,7 +410,7 @@ def gradients_of_keys(
     Scores are computed transposed, keys by tokens, so that weights are the operand A of both products.
     """
     kind, thread = wide(Q.dtype), plan.mma.get_slice(tw.thread_idx.x)
-    tile, shared_head, sequence = place_of(K, keys_at, plan.rows)
+    tile, shared_head, sequence = place_of(K, keys_at, plan.rows, tw.block_idx.x)
     of_tokens, of_keys = part_of(Q, tokens_at, None, sequence), part_of(K, keys_at, lengths, sequence)
     group, tokens = Q.shape[1] // K.shape[1], of_tokens[2]
     k, v = matrix_of(K, of_keys, shared_head), matrix_of(V, of_keys, shared_head)

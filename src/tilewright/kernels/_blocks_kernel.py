@@ -148,7 +148,7 @@ class ScalesOfStages:
                 held[1] = array[tw.minimum(first // reads.span, array.shape[0] - 1), block]
 
     @tw.function
-    def turn(self, k_tile):
+    def advance(self, k_tile):
         """Go on to the scales of a tile of K and of those behind it, which were loaded last."""
         for held in self.held:
             if held is not None:

@@ -500,11 +500,11 @@ def in_turns(multiply, state, first, end, step, stage, ahead):
             stage = multiply(state, k_tile, stage)
     else:
         for begin in range(first, end, ahead.tiles):
-            ahead.turn(begin)
+            ahead.advance(begin)
             for k_tile in range(begin, tw.minimum(begin + ahead.tiles, end), step):
                 stage = multiply(state, k_tile, stage)
         if step > 1 and (ahead.last - first) // step * step % ahead.tiles == 0:  # tiles are left for these
-            ahead.turn(ahead.last)
+            ahead.advance(ahead.last)
     return stage
 
 
@@ -540,7 +540,7 @@ def multiply_promoted(plan, state, tA, tB, acc, first, last, scales):
 
 @tw.function
 def multiply_pairs(plan, state, tA, tB, acc, first, last, scales):
-    """Do the same in two sets of registers by turns: a tile of K is added while the next one is multiplied."""
+    """Do the same in two sets of registers alternately: a tile of K is added while the next one is multiplied."""
     one, other = (Partial(plan, acc.dtype) for _ in range(2))
     ahead = None if scales is None else scales.ahead(first, last - 1, tw.size(acc), 2)
 

@@ -237,7 +237,7 @@ def multiply_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                     number = (half * plan.vectors + vector) * 32 + lane.lane
                     tw.copy(sW[(None, number), share, tile, stage], words[:, vector, half])
 
-        # Behind the last chunk there is nothing to add: sums of zeros times a scale that is not finite are no zeros.
+        # Behind the last chunk there is nothing to add: sums of zeros times a scale that is not finite are not zeros.
         is_chunk = True if plan.shares == 1 else k * plan.shares + share < lane.chunks
         if is_chunk:
             multiply_chunk(plan, acc, part, w, lambda s, stage=stage: x_of(s, stage), held, scales, zeros)

@@ -425,7 +425,7 @@ def _block_shapes(side: str, extents: Extents) -> str:
 
 
 def _blocks(info: ArrayInfo, side: str, operand: ArrayInfo, extents: Extents) -> BlockSteps | None:
-    """Return how scales of blocks of `BLOCK` elements of K lie, None for scales that are no such.
+    """Return how scales of blocks of `BLOCK` elements of K lie, None for other scales.
 
     They have the modes of their operand: those of rows (of `a`; columns of `b`) have one extent, the operand's, or as
     many as there are blocks of `BLOCK` rows, and those of K as many as there are such blocks of K.

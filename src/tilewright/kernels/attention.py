@@ -16,7 +16,8 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels._attention_gradient_kernel import finish_tokens, gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
-from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, why_not
+from tilewright.kernels.attention_hopper import NARROW, hopper_gradient_plan, hopper_plan, why_not
+from tilewright.kernels.attention_parts import count_parts, launch_adding, make_parts
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
 from tilewright.kernels.repeats import repeating
@@ -27,6 +28,7 @@ from tilewright.runtime.views import View
 
 BEHIND = 128  # more than the columns of a tile that are behind the last token
 CACHED = 1 << 26  # bytes of tokens or keys that are taken together, near what the L2 cache keeps
+_RESIDENT = 2  # blocks of tiles of 16 bits on a multiprocessor, by their shared memory
 UNLIMITED = 1 << 30  # tokens: more than any sequence has
 Window = tuple[int | None, int | None]
 
@@ -170,16 +172,29 @@ def _forward(problem: Problem, out: Operand, lse: Operand | None) -> None:
     views = [problem.heads(x) for x in (out, problem.q, problem.k, problem.v)]
     numbers = None if lse is None else problem.numbers(lse)
     problem, views, numbers = _with_heads_as_tokens(problem, views, numbers)
-    if family_of(problem, views) == "hopper":
-        by_warpgroups(problem, views, numbers)
-        return
-    _, q, k, v = views
-    longest = max(q.shape[2], k.shape[2])
-    plan = plan_for(q.dtype, q.shape[3], v.shape[3], alignment_of((q, k, v)), longest, arch_of(problem.q), False)
-    launcher(attend, blocks_of(problem, q, plan.rows), plan.threads)(
-        views[0], numbers, *views[1:], *problem.sequences.views(),
-        problem.factor, np.int32(problem.left), np.int32(problem.right), plan,
+    sequences = problem.sequences
+    takes_lengths = sequences.tokens is None and views[1].shape[2] <= NARROW
+    family = family_of(problem, views, takes_lengths or not sequences.given())
+    (by_warpgroups if family == "hopper" else by_tiles)(problem, views, numbers)
+
+
+def by_tiles(problem: Problem, views: Sequence[View], lse: View | None, parts: int | None = None) -> None:
+    """Launch the kernel of ordinary products; `parts` of the keys are for tests."""
+    out, q, k, v = views
+    longest, arch = max(q.shape[2], k.shape[2]), arch_of(problem.q)
+    plan = plan_for(q.dtype, q.shape[3], v.shape[3], alignment_of((q, k, v)), longest, arch, False)
+    blocks = blocks_of(problem, q, plan.rows)
+    if parts is None:
+        slots = _RESIDENT * multiprocessors_of(problem.q)
+        steps = -(-k.shape[2] // plan.columns) // (problem.count if problem.is_ragged else 1)
+        parts = count_parts(blocks, steps, slots, math.prod(out.shape)) if slots else 1
+    sums, numbers = make_parts(problem.function, problem.q, out, parts, problem.kind) if parts > 1 else (out, lse)
+    launcher(attend, blocks * parts, plan.threads)(
+        sums, numbers, *views[1:], *problem.sequences.views(),
+        problem.factor, np.int32(problem.left), np.int32(problem.right), parts > 1, plan,
     )  # fmt: skip
+    if parts > 1 and numbers is not None:
+        launch_adding(out, lse, sums, numbers, arch)
 
 
 def _with_heads_as_tokens(
@@ -205,27 +220,45 @@ def _with_heads_as_tokens(
     return replace(problem, right=UNLIMITED), found, None if lse is None else packed(lse)
 
 
-def family_of(problem: Problem, views: Sequence[View]) -> str:
-    """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller."""
+def family_of(problem: Problem, views: Sequence[View], is_whole: bool) -> str:
+    """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller.
+
+    `is_whole` says that those of Hopper take the call's sequences.
+    """
     if isinstance(problem.q.info.device, str):
         return "tiles"
-    is_whole = not problem.sequences.given()
     return "tiles" if why_not(views, float(problem.factor), is_whole, arch_of(problem.q)) else "hopper"
 
 
 def by_warpgroups(
-    problem: Problem, views: Sequence[View], lse: View | None, blocks: int | None = None, keys: int | None = None
+    problem: Problem,
+    views: Sequence[View],
+    lse: View | None,
+    blocks: int | None = None,
+    keys: int | None = None,
+    parts: int | None = None,
 ) -> None:
-    """Launch the kernel of Hopper; `blocks` and `keys`, of a tile, are for tests."""
-    q = views[1]
-    plan = hopper_plan(q.dtype, q.shape[3], problem.left < q_and_keys(views), problem.right < q_and_keys(views), keys)
+    """Launch the kernel of Hopper; `blocks`, `keys` of a tile, and `parts` of all keys are for tests."""
+    out, q, k, _ = views
+    sides = problem.left < q_and_keys(views), problem.right < q_and_keys(views)
+    is_narrow = q.shape[2] <= NARROW
+    plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_narrow=is_narrow)
     if blocks is None:
-        blocks = driver.device_properties(int(problem.q.info.device)).multiprocessors
-    grid = min(blocks, -(-q.shape[2] // plan.rows) * q.shape[1] * q.shape[0])
-    together = heads_together(views, grid)
+        blocks = multiprocessors_of(problem.q)
+    tiles = -(-q.shape[2] // plan.rows) * q.shape[1] * q.shape[0]
+    if parts is None:
+        parts = count_parts(tiles, -(-k.shape[2] // plan.keys), blocks, math.prod(out.shape))
+    grid = min(blocks, tiles * parts)
+    sums, numbers = out, lse
+    if parts > 1:
+        plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_narrow=is_narrow, is_in_parts=True)
+        sums, numbers = make_parts(problem.function, problem.q, out, parts, problem.kind)
     launcher(attend_by_warpgroups, grid, plan.threads)(
-        views[0], lse, *views[1:], problem.factor, *map(np.int32, (problem.left, problem.right, together)), plan
-    )
+        sums, numbers, *views[1:], problem.sequences.views()[2], problem.factor,
+        *map(np.int32, (problem.left, problem.right, heads_together(views, grid))), plan,
+    )  # fmt: skip
+    if parts > 1 and numbers is not None:
+        launch_adding(out, lse, sums, numbers, arch_of(problem.q))
 
 
 def heads_together(views: Sequence[View], grid: int) -> int:
@@ -312,7 +345,7 @@ def _backward(
     others = [problem.heads(x) for x in (problem.q, problem.k, problem.v)]
     lse, *slopes = (problem.numbers(x) for x in numbers)
     slope = slopes[0] if slopes else None
-    if family_of(problem, (grad, *others)) == "hopper":
+    if family_of(problem, (grad, *others), not problem.sequences.given()) == "hopper":
         gradients_on_hopper(problem, views, (grad, out, lse, slope), ordered)
     else:
         _gradients_by_tiles(problem, views, grad, *numbers_of_tokens(problem, grad, out, lse, slope))
@@ -384,6 +417,12 @@ def gradients_on_hopper(
     )  # fmt: skip
     threads = 128 * plan.consumers
     launcher(finish_tokens, blocks, threads)(dq, seen(made, slots, values // 512, 128, 4), factor, plan)
+
+
+def multiprocessors_of(x: Operand) -> int:
+    """Return how many multiprocessors an array's device has; none in the simulator."""
+    device = x.info.device
+    return 0 if isinstance(device, str) else driver.device_properties(device).multiprocessors
 
 
 def arch_of(x: Operand) -> Arch:

@@ -17,6 +17,12 @@ WARPGROUP = 128
 HEADS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
+NARROW = 64  # rows of a tile of one consumer
+_NARROW_TILES = {
+    64: (160, 1, 10),
+    128: (128, 1, 6),
+    256: (64, 1, 5),
+}  # by the head: keys, and stages of Q and of K and V
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
 
@@ -24,7 +30,8 @@ _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is f
 class HopperAttentionPlan:
     """The tiles and how they are copied and multiplied: everything that the kernel knows at compile time.
 
-    `has_left` and `has_right` say on which sides of the key beside it a token sees a number of keys only.
+    `has_left` and `has_right` say on which sides of the key beside it a token sees a number of keys only. Parts of keys
+    (`is_in_parts`) have results of their own in float32.
     """
 
     rows: int  # of Q in a tile: 64 for each consumer
@@ -38,6 +45,7 @@ class HopperAttentionPlan:
     output: TiledMMA  # O += P V
     write: TiledCopy  # a consumer's fragments of O to shared memory
     registers: tuple[int, int]  # of the producer and of a consumer
+    is_in_parts: bool
 
     @property
     def consumers(self) -> int:
@@ -62,9 +70,18 @@ def filled(elements: int) -> int:
 
 @lru_cache(maxsize=64)
 def hopper_plan(
-    dtype: DType, elements: int, has_left: bool, has_right: bool, keys: int | None = None
+    dtype: DType,
+    elements: int,
+    has_left: bool,
+    has_right: bool,
+    keys: int | None = None,
+    *,
+    is_narrow: bool = False,
+    is_in_parts: bool = False,
 ) -> HopperAttentionPlan:
     """Return the plan for float16 or bfloat16 and up to 256 elements a head; `keys` is another tile of keys.
+
+    A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time.
 
     >>> plan = hopper_plan(bfloat16, 128, False, True)
     >>> plan.rows, plan.keys, plan.threads
@@ -78,6 +95,10 @@ def hopper_plan(
         128: (128, 128 if is_masked else 160, 2, 4),
         256: (128, 80 if not is_masked else 48 if has_left and has_right else 64, 1, 4),
     }[head]
+    if is_narrow:
+        rows, most, q_stages, stages = NARROW, *_NARROW_TILES[head]
+    elif is_in_parts and head == 256:
+        most = 48  # where they are stored takes registers too
     tile, consumers, types = keys or most, rows // 64, _TYPES[dtype]
     lines = atoms.GMMA_K_SW128(dtype)
     product = getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN")
@@ -94,7 +115,8 @@ def hopper_plan(
         make_tiled_mma(getattr(atoms, f"SM90_64x{tile}x16_{types}_SS"), (consumers, 1, 1)),
         make_tiled_mma(product, (consumers, 1, 1)),
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, make_tiled_mma(product)),
-        (24, 240) if consumers == 2 else (32, 160),
+        (32, 160) if consumers == 3 else (24, 240),
+        is_in_parts,
     )
 
 
@@ -194,7 +216,7 @@ def why_not(views: Sequence[View], factor: float, is_whole: bool, arch: Arch) ->
     """Return why a call cannot be computed by warpgroups, or None if it can.
 
     `views` are out, q, k and v; `factor` is the scale in units of log 2, and `is_whole` says that every batch has all
-    of its tokens and keys.
+    of its tokens, and of its keys too unless there are no more tokens than a narrow tile has.
     """
     out, q, _, v = views
     if arch.name != "sm_90a":

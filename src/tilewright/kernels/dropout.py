@@ -35,7 +35,7 @@ class Dropout:
 
     def __call__(self, x: Any) -> NoReturn:
         raise LanguageError(
-            "tw.dropout drops elements of a product's result, and this is no epilogue of tw.matmul",
+            "tw.dropout drops elements of a product's result, and this is not an epilogue of tw.matmul",
             help="pass it as epilogue=, or call it in the epilogue by a variable (attributes of objects are not looked "
             "into); other kernels take numbers from tw.philox",
         )

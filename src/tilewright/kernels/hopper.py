@@ -52,7 +52,7 @@ from tilewright.transactions import ROW
 _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
 WARP = 32
-_NARROW = (8, 16, 32, 64)  # extents along which D is narrow
+_NARROW = 128  # rows or columns of D up to which a tile has them all
 _LEAST_ROWS = 8  # of an operand whose rows are contiguous: those that a swizzle goes over
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
@@ -131,6 +131,9 @@ _ISSUED = 0.96  # of the peak rate, by wgmma on zeros: 728.5 of 757 TFLOP/s on a
 # Bytes of whole lines that come from L2 in a clock: to one multiprocessor, and to all. Of 390 candidates on an H200
 # those with rows at whole lines took up to 140 GB/ms each and 18 TB/s in all; with rows between lines, of which each is
 # read from two, 6.5 to 8 TB/s, 12 to 15 as lines.
+# Bytes of rows behind a matrix's end, which TMA fills up with zeros, in a clock of all multiprocessors: if 128 blocks
+# had tiles of 128 rows for 64 of a matrix, each row took 4.2 ns a step; for 8 blocks of 72 nothing was seen.
+_ZEROS_PER_CLOCK = 2048
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
@@ -147,7 +150,7 @@ _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, m
 # D^T, whose threads multiply a scale for each of their columns: 8.6 us, and 6.9 by two splits in a cluster.
 _LEAST_SCALED_US = 0.3
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
-_CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
+_CLUSTER_US = 0.9  # until both blocks of a pair run, and until both have ended; those that add up sums begin early
 # In microseconds: until the first products, an estimate; a tile of 128 x 256 from its last product to the next tile's
 # first, by which ping-pong in 128 x 128 takes 0.97 of it at 2048 and 4096 cubed on an H200, and 0.99 where K is 14336
 # (and which TileLang's rates at K = 256 to 2048 show); and a second launch, an estimate.
@@ -159,7 +162,9 @@ _ELEMENT_US = (
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
 _APART = 1.1  # of a step in a stretch of stream-K, an estimate: blocks are at different K, and share less in L2
-_GATHER_US = 1.0  # stores to another block, an arrival there, and a wait
+# Stores to another block, an arrival there, and a wait; more for each further block, and for a second consumer; and the
+# bytes of memory that a multiprocessor gets in a second: as fitted to 860 candidates for up to 128 rows on an H200.
+_GATHER_US, _PEER_US, _TWO_US, _MEMORY_OF_ONE = 1.0, 0.05, 0.6, 50e9
 
 
 class Hopper(Family):
@@ -254,11 +259,12 @@ class Hopper(Family):
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
-        compute += _CLUSTER_US * (c.cluster_size > 1)
-        memory = _memory_us(problem, c, machine.gpu)
+        compute += _CLUSTER_US * (c.cluster > 1)
+        memory = max(_memory_us(problem, c, machine.gpu), problem.bytes / (busy * _MEMORY_OF_ONE) * 1e6)
         if c.adds_in_cluster:
             sums = (c.splits - 1) * m * n * problem.accumulator.bytes // owners
-            compute += _GATHER_US + sums / _l2_bytes_per_us(machine, busy)
+            compute += _GATHER_US + _PEER_US * (c.splits - 1) + _TWO_US * (c.consumers > 1)
+            compute += sums / _l2_bytes_per_us(machine, busy)
         elif c.splits > 1:
             space = workspace_bytes(problem, c.splits) / machine.bandwidth
             memory, adding = memory + space, _LAUNCH_US + _START_US + space
@@ -317,16 +323,18 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     """Yield the configurations without splits."""
     promotes, halves = problem.promotes, 1 + problem.is_gated
     for is_swapped, extent in ((True, problem.m), (False, problem.columns)):  # first: of equals they do least
-        if extent > _NARROW[-1]:
+        if extent > _NARROW:
             continue
         operand, parts = (problem.a, 1) if is_swapped else (problem.b, halves)
-        least = parts * (_LEAST_ROWS if operand.major == "K" else _LEAST_CONTIGUOUS)
-        narrow = next(width for width in _NARROW if max(extent, least) <= width)
+        narrow = _narrow_width(operand, extent, parts)
         for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
             heights = [wide * times for times in range(1, halves + 1) if is_swapped or times == 1]
             for height in heights if not problem.is_gated or may_alternate(problem) else heights[-1:]:
                 tile = (narrow, height) if is_swapped else (height, narrow)
                 yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
+        if not (promotes or problem.blocks or problem.is_gated):
+            tile = (narrow, ROWS) if is_swapped else (ROWS, narrow)
+            yield _configuration(problem, tile, arch, False, 1, is_swapped=is_swapped, consumers=1)
     shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else (*_SHAPES, *_AT_ONCE)
     if problem.blocks:
         # Where one tile of K is added while the next is multiplied: 4096 cubed took 119 us so on an H200, in pairs of
@@ -342,6 +350,16 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             found = _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
             if (tile, is_ping_pong, cluster) not in _AT_ONCE or _tiles(problem, found) <= found.blocks:
                 yield found
+
+
+def _narrow_width(operand: Operand, extent: int, parts: int) -> int:
+    """Return how wide a narrow tile is: multiples of the rows that a swizzle goes over, for TMA fills up few rows then.
+
+    Where rows are contiguous, a power of two.
+    """
+    if operand.major == "K":
+        return -(-extent // (parts * _LEAST_ROWS)) * parts * _LEAST_ROWS
+    return 1 << (max(extent, parts * _LEAST_CONTIGUOUS) - 1).bit_length()
 
 
 def _tiles(problem: Problem, c: HopperConfiguration) -> int:
@@ -402,10 +420,17 @@ def _is_one_part(problem: Problem, own_tile: tuple[int, int, int], is_swapped: b
 
 
 def _configuration(
-    problem: Problem, tile: tuple[int, int], arch: Arch, is_ping_pong: bool, cluster: int, *, is_swapped: bool
+    problem: Problem,
+    tile: tuple[int, int],
+    arch: Arch,
+    is_ping_pong: bool,
+    cluster: int,
+    *,
+    is_swapped: bool,
+    consumers: int = CONSUMERS,
 ) -> HopperConfiguration:
     """Return a configuration with as many stages as shared memory holds beside the results."""
-    warps = tile[0] // ROWS * 4 if tile[0] == _THREE[0] and not is_swapped else 4 * CONSUMERS, 1
+    warps = tile[0] // ROWS * 4 if tile[0] == _THREE[0] and not is_swapped else 4 * consumers, 1
     group = 8 if is_ping_pong and tile == (128, 128) else _GROUP[problem.a.dtype.bytes]
     found = HopperConfiguration(
         (*tile, ROW // problem.a.dtype.bytes),
@@ -437,8 +462,15 @@ def _stage_bytes(problem: Problem, c: HopperConfiguration) -> int:
 
 
 def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> Iterator[HopperConfiguration]:
-    """Yield a configuration, and with the splits of K that give all multiprocessors work for one wave or two."""
-    yield whole
+    """Yield a configuration, and with the splits of K that give all multiprocessors work for one wave or two.
+
+    Of one consumer only those in a cluster: what they save is bytes that come to each multiprocessor, which has less K
+    of x to read. 64 x 4096 x 4096 takes 7.85 us so on an H200, and 8.82 in tiles of 64 x 32 (cuBLAS 8.78); 32 rows 7.0,
+    and 8.5 by three splits of two consumers.
+    """
+    is_alone = whole.consumers == 1
+    if not is_alone:
+        yield whole
     if whole.is_ping_pong or whole.cluster > 1:  # consumers alternate over tiles that all have as many steps
         return
     if (whole.tile[:2], False, 1) in _AT_ONCE:
@@ -449,7 +481,7 @@ def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> It
     found = {min(waves * whole.blocks // tiles, most) for waves in (1, 2)}
     # Beside scales of blocks the sums of larger tiles are spilled where they are written as they are.
     has_columns = any(x.of == "B" and x.rows == 1 for x in problem.blocks)
-    may_leave = not problem.is_gated  # as sums of all columns
+    may_leave = not problem.is_gated and not is_alone  # as sums of all columns
     if may_leave and (not problem.blocks or m * n <= (64 if has_columns else 128) * 128):
         yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
     sums = m * n * problem.accumulator.bytes
@@ -460,8 +492,8 @@ def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> It
         stages = whole.stages - -(-others // stage)
         if takes_boxes(problem, one):  # what is left beside whole stages counts
             stages = min((_room(problem, one, arch) - others) // stage, _MOST_STAGES)
-        # Of the 16 or 18 multiprocessors that lie together whole clusters are formed.
-        at_once = whole.blocks * (16 // splits * splits) // 18
+        # Of the 16 or 18 multiprocessors that lie together whole clusters are formed; pairs of all.
+        at_once = whole.blocks if splits == 2 else whole.blocks * (16 // splits * splits) // 18
         if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
             yield replace(one, stages=stages)
 
@@ -500,9 +532,16 @@ def step_us(
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
     filled = (of_a + of_b / c.cluster) / rate
-    scaled = _LEAST_SCALED_US * (n / _NARROW[-1] if c.is_swapped else 1) if problem.blocks else 0.0
+    filled += _beyond(problem, c) * row * busy / (_ZEROS_PER_CLOCK * machine.gpu.clock / 1e6)
+    scaled = _LEAST_SCALED_US * (n / 64 if c.is_swapped else 1) if problem.blocks else 0.0
     is_long = 2 * problem.m * problem.columns * problem.k * problem.batch > _LONG
     return max(multiplying + _BESIDE * (1 + is_long) * (of_a + of_b) / rate, filled, scaled, _LEAST_STEP_US)
+
+
+def _beyond(problem: Problem, c: HopperConfiguration) -> float:
+    """Return how many rows of a step TMA fills up with zeros, at the average of all tiles."""
+    pairs = zip(c.tile, (problem.m, problem.columns), strict=False)
+    return sum(tile - extent / -(-extent // tile) for tile, extent in pairs)
 
 
 def _lines(operand: Operand) -> float:

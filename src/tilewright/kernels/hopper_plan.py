@@ -215,7 +215,7 @@ class HopperPlan:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether consumers in ping-pong store by turns, as they share the buffers of results."""
+        """Whether consumers in ping-pong store alternately, because they share the buffers of results."""
         return self.is_ping_pong and not self.own_buffers and (self.stores_boxes or self.rows is not None)
 
     @property
@@ -427,7 +427,7 @@ def _k_major(dtype: DType, columns: int) -> ComposedLayout:
         if columns * dtype.bytes % bytes == 0:
             found: ComposedLayout = make(dtype)
             return found
-    raise LayoutError(f"{columns} elements of {dtype} are no whole rows of a swizzle")
+    raise LayoutError(f"{columns} elements of {dtype} do not fill whole rows of a swizzle")
 
 
 def _operand_layout(operand: Operand, tile: tuple[int, int], stages: int, parts: int) -> ComposedLayout:
@@ -443,4 +443,4 @@ def _operand_layout(operand: Operand, tile: tuple[int, int], stages: int, parts:
             # Along K first: then a copy fills all k of a swizzled row at once, and not 8 of them.
             found: ComposedLayout = _tiled_layout(make(operand.dtype), (rows, depth, stages), (2, 1, 3))
             return found
-    raise LayoutError(f"{rows // parts} contiguous {operand.dtype} are no whole rows of a swizzle")
+    raise LayoutError(f"{rows // parts} contiguous {operand.dtype} do not fill whole rows of a swizzle")

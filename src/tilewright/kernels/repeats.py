@@ -88,7 +88,7 @@ watch: _Watch = _Watch()
 
 
 def repeating(*options: str) -> Callable[[F], F]:
-    """Make repeated calls of a function cheap; `options` are its parameters that are no arrays. Hides frames, too.
+    """Make repeated calls of a function cheap; `options` are its parameters that are not arrays. Hides frames, too.
 
     The function makes its results and other arrays by `operands.result`, and launches kernels.
     """

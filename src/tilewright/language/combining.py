@@ -34,7 +34,7 @@ class Values:
 
     @classmethod
     def of(cls, x: Any, what: str) -> Values:
-        """Take a user's value apart. Raises `LanguageError` for what are no numbers, tuples of them, or fragments."""
+        """Take a user's value apart. Raises `LanguageError` for anything but numbers, tuples of them, and fragments."""
         leaves: list[Any] = []
         rebuild = _taken_apart(x, what, leaves)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]

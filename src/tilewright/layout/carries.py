@@ -1,6 +1,6 @@
 """The hard cases of composition: steps that do not divide an extent, and digits that carry. All values static.
 
-With `A(x) = d_0 * x + sum of c_k * (x // p_k)` (see compose.py) and `b_k = r mod p_k`,
+With `A(x) = d_0 * x + sum of c_k * (x // p_k)` (see composer.py) and `b_k = r mod p_k`,
 
     f(i) = A(r * i) = i * f(1) + sum of c_k * (b_k * i // p_k)
 

@@ -55,6 +55,27 @@ def _times(index: Int, stride: Int | Basis) -> Offset:
     return mul(index, stride)
 
 
+def has_kept(coord: Coord) -> bool:
+    """Say whether a coordinate keeps a mode (holds None)."""
+    if type(coord) is tuple:
+        return any(has_kept(c) for c in coord)
+    return coord is None
+
+
+def collect_modes(
+    coord: Coord, shape: Shape, stride: Stride, keep: bool, shapes: list[Shape], strides: list[Stride]
+) -> None:
+    """Append the modes at which a coordinate is None (`keep`), or is not, to `shapes` and `strides`."""
+    if type(coord) is tuple:
+        if type(shape) is not tuple or len(shape) != len(coord):
+            raise LayoutError(f"coordinate {show(coord)} does not fit shape {show(shape)}")
+        for c, s, d in zip(coord, shape, stride, strict=True):  # type: ignore[arg-type]  # congruent with shape
+            collect_modes(c, s, d, keep, shapes, strides)
+    elif (coord is None) == keep:
+        shapes.append(shape)
+        strides.append(stride)
+
+
 def offset_of(coord: Coord, shape: Shape, stride: Stride) -> Offset:
     """Return the inner product of a coordinate with strides; a kept mode (None) counts 0. No checks."""
     if type(shape) is tuple:

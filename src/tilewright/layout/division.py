@@ -10,8 +10,8 @@ from tilewright.layout.ints import Int, Leaf, ceildiv, mul, need_static, scale
 from tilewright.layout.inverses import complement
 from tilewright.layout.layouts import Layout, Tiler, flat_modes, from_modes, lift, modes_of, raw_layout
 from tilewright.layout.modes import ONE
-from tilewright.layout.simplify import layout_of_flat, merge_flat
-from tilewright.layout.tuples import ceil_div, shape_of, show, tuple_size
+from tilewright.layout.simplify import layout_of_flat
+from tilewright.layout.tuples import ceil_div, merge_flat, shape_of, show, tuple_size
 
 
 def logical_divide(layout: Any, tiler: Any) -> Any:  # Any: a layout or tensor gives the same; see Tiler

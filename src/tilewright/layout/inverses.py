@@ -7,8 +7,8 @@ from typing import Any
 from tilewright.errors import LayoutError
 from tilewright.layout.ints import Basis, Int, Leaf, ceildiv, floordiv, mul, need_static, product
 from tilewright.layout.layouts import Layout, as_layout, cosize, flat_modes, raw_layout, static_flat
-from tilewright.layout.simplify import layout_of_flat, merge_flat
-from tilewright.layout.tuples import map_leaves, prefix_products, shape_of, tuple_size
+from tilewright.layout.simplify import layout_of_flat
+from tilewright.layout.tuples import map_leaves, merge_flat, prefix_products, shape_of, tuple_size
 
 
 def complement(layout: Any, cotarget: Any = None) -> Layout:  # Any: a layout or shape; an integer or shape
@@ -127,11 +127,8 @@ def right_inverse(layout: Any) -> Any:  # Any: a layout, or a composed layout
     `right_inverse`.
     """
     if type(layout) is not Layout:
-        from tilewright.layout.swizzle import ComposedLayout, inverse_of_composed
-
-        if isinstance(layout, ComposedLayout):
-            return inverse_of_composed(layout, right_inverse)
-        return right_inverse(as_layout(layout))
+        inverse_by = getattr(layout, "inverse_by", None)
+        return right_inverse(as_layout(layout)) if inverse_by is None else inverse_by(right_inverse)
     flat_shape, flat_stride = flat_modes(layout)
     shape, stride = merge_flat(flat_shape, flat_stride)
     places = prefix_products(shape)
@@ -169,11 +166,8 @@ def left_inverse(layout: Any) -> Any:  # Any: a layout, or a composed layout
     only).
     """
     if type(layout) is not Layout:
-        from tilewright.layout.swizzle import ComposedLayout, inverse_of_composed
-
-        if isinstance(layout, ComposedLayout):
-            return inverse_of_composed(layout, left_inverse)
-        return left_inverse(as_layout(layout))
+        inverse_by = getattr(layout, "inverse_by", None)
+        return left_inverse(as_layout(layout)) if inverse_by is None else inverse_by(left_inverse)
     shape, stride = static_flat(layout, "left_inverse", "the layout")
     steps = [d for s, d in zip(shape, stride, strict=True) if s > 1 and d != 0]
     if steps and all(d < 0 for d in steps):  # the layout leads back from 0, and its inverse from there forward

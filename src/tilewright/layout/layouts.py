@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from tilewright.arguments import given, shown
 from tilewright.errors import ArgumentError, LayoutError
-from tilewright.layout.coordinates import Offset, checked_coord, offset_of
+from tilewright.layout.composer import compose_strides
+from tilewright.layout.coordinates import Offset, checked_coord, collect_modes, has_kept, offset_of
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import (
     Basis,
@@ -31,6 +32,7 @@ from tilewright.layout.ints import (
     need_static,
     sub,
 )
+from tilewright.layout.text import parse_layout
 from tilewright.layout.tuples import (
     compact_strides,
     congruent_tuples,
@@ -134,9 +136,7 @@ class Layout(Displayed):
                 return total
         c = checked_coord(c)
         if has_kept(c):
-            from tilewright.layout.modes import slice_
-
-            return slice_(self, c)
+            return pick(self, c, keep=True)
         return offset_of(c, self.shape, self.stride)
 
     def __getitem__(self, mode: int | slice) -> Layout:
@@ -194,28 +194,34 @@ class Layout(Displayed):
         >>> print(Layout(12, 2).with_shape(3, 4))
         (3,4):(2,6)
         """
-        from tilewright.layout.compose import composition
-
-        result = composition(self, Layout(shape[0] if len(shape) == 1 else shape))
-        assert isinstance(result, Layout)
-        return result
+        other = Layout(shape[0] if len(shape) == 1 else shape)
+        return raw_layout(*compose_strides(self.shape, self.stride, other.shape, other.stride))
 
     def compose(self, *tilers: Any) -> Any:  # Any: a layout, or one tiler a mode with None for untouched modes
         """Return `composition(self, tiler)`; several tilers go mode by mode."""
-        from tilewright.layout.compose import composition
-
-        return composition(self, tilers[0] if len(tilers) == 1 else tilers)
+        tiler = tilers[0] if len(tilers) == 1 else tilers
+        if isinstance(tiler, Layout):
+            return raw_layout(*compose_strides(self.shape, self.stride, tiler.shape, tiler.stride))
+        if isinstance(tiler, (tuple, list)):
+            return _compose_by_mode(self, tuple(tiler))
+        if tiler is None:
+            return self
+        then = getattr(tiler, "_then", None)  # what is not a plain layout composes itself
+        return self.compose(Layout(tiler)) if then is None else then(self)
 
     @staticmethod
     def from_text(text: str) -> Layout:
-        """Read a layout as `str` writes it.
+        """Read a layout as `str` writes it; blanks are free, and the stride may be left out.
+
+        Law: Layout.from_text(str(layout)) == layout for every static layout within the limits: 10,000 characters, 64
+        brackets in brackets, numbers below 2**63, and basis strides of modes 0 to 63, at most 8 in one another.
 
         >>> Layout.from_text("(4,8):(8,1)") == Layout((4, 8), (8, 1))
         True
-        """
-        from tilewright.layout.text import layout_from_text
 
-        return layout_from_text(text)
+        Raises `LayoutError` at the first character that does not belong, and for what is beyond a limit.
+        """
+        return Layout(*parse_layout(text))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -314,13 +320,6 @@ def _checked_stride(x: object) -> Stride:
     return as_int(x, "a stride")
 
 
-def has_kept(coord: Coord) -> bool:
-    """Say whether a coordinate keeps a mode (holds None)."""
-    if type(coord) is tuple:
-        return any(has_kept(c) for c in coord)
-    return coord is None
-
-
 def modes_of(layout: Layout) -> tuple[Layout, ...]:
     """Return the top-level modes as layouts; an integer shape is its own one mode."""
     if type(layout.shape) is not tuple:
@@ -335,12 +334,38 @@ def from_modes(modes: Any) -> Layout:  # Any: an iterable of layouts
     return raw_layout(tuple([m.shape for m in parts]), tuple([m.stride for m in parts]))
 
 
+def pick(layout: Layout, coord: Coord, keep: bool) -> Layout:
+    """Return the modes at which a checked coordinate is None (`keep`), or is not."""
+    if type(coord) is not tuple:
+        return layout if (coord is None) == keep else raw_layout((), (), True)
+    shape: list[Shape] = []
+    stride: list[Stride] = []
+    collect_modes(coord, layout.shape, layout.stride, keep, shape, stride)
+    return raw_layout(tuple(shape), tuple(stride), True if layout._static else None)
+
+
 def flat_modes(layout: Layout) -> tuple[list[Int], list[Leaf]]:
     """Return the leaves of a layout's shape and stride."""
     shape, stride = layout.shape, layout.stride
     if type(shape) is not tuple:
         return [shape], [stride]  # type: ignore[list-item]
     return leaves(shape), leaves(stride)
+
+
+def _compose_by_mode(a: Layout, tiler: tuple[Tiler, ...]) -> Layout:
+    modes = modes_of(a)
+    if len(tiler) > len(modes):
+        raise LayoutError(
+            f"composition({a}, {show(tiler)}): the tiler has {len(tiler)} modes, the layout {len(modes)}",
+            help="a tuple goes mode by mode; for a reshape compose with Layout(shape)",
+        )
+    parts = [mode.compose(entry) for mode, entry in builtins.zip(modes, tiler, strict=False)]
+    if not all(isinstance(part, Layout) for part in parts):
+        raise LayoutError(
+            f"composition({a}, {show(tiler)}): the modes of a tiler are plain layouts, and one here is swizzled",
+            help="compose with plain layouts, and swizzle the result as a whole",
+        )
+    return from_modes([*parts, *modes[len(tiler) :]])
 
 
 def static_offsets(layout: Layout) -> list[int]:
@@ -466,8 +491,8 @@ Tiler: TypeAlias = "int | DynamicInt | Layout | tuple[Tiler, ...] | None"
 """How to tile: an extent, a layout, None for "leave this mode", or a tuple of those, one for each mode."""
 
 __all__ = [
-    "Layout", "Offset", "Tiler", "cosize", "depth", "flat_modes", "from_modes", "has_kept", "modes_of", "rank",
-    "raw_layout", "size", "static_flat",
+    "Layout", "Offset", "Tiler", "cosize", "depth", "flat_modes", "from_modes", "modes_of", "rank", "raw_layout",
+    "size", "static_flat",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from tilewright.arguments import integer
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, checked_coord, offset_of
 from tilewright.layout.ints import Coord, DynamicInt, Int, Shape, Stride, is_static, mul, need_static
-from tilewright.layout.layouts import Layout, as_layout, from_modes, lift, modes_of, raw_layout
+from tilewright.layout.layouts import Layout, as_layout, from_modes, lift, modes_of, pick, raw_layout
 from tilewright.layout.tuples import basis_strides, leaves, show, unflatten
 
 ONE = raw_layout(1, 0, True)
@@ -188,7 +188,7 @@ def slice_(layout: Any, coord: Any) -> Any:  # Any: a layout, a tensor or a shap
         if isinstance(layout, _TUPLES):
             return slice_(_as_modes(layout), coord).shape
         return lift(slice_, layout, coord)
-    return _pick(layout, checked_coord(coord), keep=True)
+    return pick(layout, checked_coord(coord), keep=True)
 
 
 def dice(layout: Any, coord: Any) -> Any:  # Any: a layout or a shape, and a coordinate with None
@@ -205,29 +205,7 @@ def dice(layout: Any, coord: Any) -> Any:  # Any: a layout or a shape, and a coo
         if isinstance(layout, _TUPLES):
             return dice(_as_modes(layout), coord).shape
         return lift(dice, layout, coord)
-    return _pick(layout, checked_coord(coord), keep=False)
-
-
-def _pick(layout: Layout, coord: Coord, keep: bool) -> Layout:
-    if type(coord) is not tuple:
-        return layout if (coord is None) == keep else raw_layout((), (), True)
-    shape: list[Shape] = []
-    stride: list[Stride] = []
-    _collect(coord, layout.shape, layout.stride, keep, shape, stride)
-    return raw_layout(tuple(shape), tuple(stride), True if layout._static else None)
-
-
-def _collect(
-    coord: Coord, shape: Shape, stride: Stride, keep: bool, shapes: list[Shape], strides: list[Stride]
-) -> None:
-    if type(coord) is tuple:
-        if type(shape) is not tuple or len(shape) != len(coord):
-            raise LayoutError(f"coordinate {show(coord)} does not fit shape {show(shape)}")
-        for c, s, d in builtins.zip(coord, shape, stride, strict=True):  # type: ignore[arg-type]  # congruent with shape
-            _collect(c, s, d, keep, shapes, strides)
-    elif (coord is None) == keep:
-        shapes.append(shape)
-        strides.append(stride)
+    return pick(layout, checked_coord(coord), keep=False)
 
 
 def slice_and_offset(layout: Any, coord: Any) -> tuple[Any, Offset]:  # Any: plain and composed; a coordinate with None
@@ -246,7 +224,7 @@ def slice_and_offset(layout: Any, coord: Any) -> tuple[Any, Offset]:  # Any: pla
         if composed is None:
             raise LayoutError(f"slice_and_offset takes a layout, got {show(layout)}")
         return composed(checked), 0
-    return _pick(layout, checked, keep=True), offset_of(checked, layout.shape, layout.stride)
+    return pick(layout, checked, keep=True), offset_of(checked, layout.shape, layout.stride)
 
 
 def group(layout: Any, begin: int, end: int) -> Any:  # Any: a layout, tensor or shape gives the same

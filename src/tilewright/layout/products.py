@@ -10,8 +10,8 @@ from tilewright.layout.ints import ceildiv, mul
 from tilewright.layout.inverses import complement
 from tilewright.layout.layouts import Layout, cosize, flat_modes, from_modes, lift, modes_of, raw_layout
 from tilewright.layout.modes import ONE, append, make_ordered_layout
-from tilewright.layout.simplify import layout_of_flat, merge_flat
-from tilewright.layout.tuples import compact_strides, product_each, shape_of, show, tuple_size
+from tilewright.layout.simplify import layout_of_flat
+from tilewright.layout.tuples import compact_strides, merge_flat, product_each, shape_of, show, tuple_size
 
 
 def logical_product(block: Any, tiler: Any) -> Any:  # Any: layouts; a composed block gives a composed layout

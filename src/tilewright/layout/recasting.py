@@ -47,9 +47,8 @@ def upcast(layout: Any, n: int) -> Any:  # Any: a layout or composed layout give
     """
     _check_factor("upcast", n)
     if not isinstance(layout, Layout):
-        from tilewright.layout.swizzle import ComposedLayout
-
-        return layout.recast_by(n, wider=True) if isinstance(layout, ComposedLayout) else upcast(as_layout(layout), n)
+        recast_by = getattr(layout, "recast_by", None)
+        return upcast(as_layout(layout), n) if recast_by is None else recast_by(n, wider=True)
     if n == 1:
         return layout
     shape, stride = flat_modes(layout)
@@ -125,11 +124,8 @@ def downcast(layout: Any, n: int) -> Any:  # Any: a layout or composed layout gi
     """
     _check_factor("downcast", n)
     if not isinstance(layout, Layout):
-        from tilewright.layout.swizzle import ComposedLayout
-
-        return (
-            layout.recast_by(n, wider=False) if isinstance(layout, ComposedLayout) else downcast(as_layout(layout), n)
-        )
+        recast_by = getattr(layout, "recast_by", None)
+        return downcast(as_layout(layout), n) if recast_by is None else recast_by(n, wider=False)
     if n == 1:
         return layout
     shape, stride = flat_modes(layout)

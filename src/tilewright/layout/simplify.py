@@ -6,9 +6,9 @@ import builtins
 from typing import Any
 
 from tilewright.errors import LayoutError
-from tilewright.layout.ints import Basis, Int, Leaf, Shape, mul, same_int
+from tilewright.layout.ints import Int, Leaf, Shape
 from tilewright.layout.layouts import Layout, flat_modes, from_modes, lift, modes_of, raw_layout
-from tilewright.layout.tuples import leaves, show
+from tilewright.layout.tuples import leaves, merge_flat, show
 
 
 def flatten(layout: Any) -> Any:  # Any: a layout, tensor or nested tuple gives the same
@@ -31,62 +31,6 @@ def flatten(layout: Any) -> Any:  # Any: a layout, tensor or nested tuple gives 
     if isinstance(layout, int):
         return layout
     return lift(flatten, layout)
-
-
-def merge_flat(
-    shape: list[Int], stride: list[Leaf], *, keep_last: bool = False, keep_static: bool = False
-) -> tuple[list[Int], list[Leaf]]:
-    """Coalesce flat modes: drop extents 1, join neighbours where the second continues the first.
-
-    With `keep_last` the last mode stays even if its extent is 1, because an index past the end of the layout
-    still steps by its stride. With `keep_static` a static extent is not joined with a dynamic one, which would
-    hide what divides it.
-    """
-    shapes: list[Int] = []
-    strides: list[Leaf] = []
-    last = len(shape) - 1 if keep_last else -1
-    expected: Leaf | None = None  # the stride that would continue the mode before, where that is a plain number
-    for i, (extent, step) in enumerate(builtins.zip(shape, stride, strict=True)):  # hot, and of one length
-        if type(extent) is int:
-            if extent == 1 and i != last:
-                continue
-            if type(step) is int:
-                if step == expected:
-                    shapes[-1] = grown = shapes[-1] * extent
-                    expected = grown * strides[-1]
-                    continue
-                if expected is not None:
-                    shapes.append(extent)
-                    strides.append(step)
-                    expected = extent * step
-                    continue
-        mixed = keep_static and shapes and (type(extent) is int) is not (type(shapes[-1]) is int)
-        if shapes and not mixed and _continues(shapes[-1], strides[-1], step):
-            shapes[-1] = mul(shapes[-1], extent)
-        else:
-            shapes.append(extent)
-            strides.append(step)
-        before, width = shapes[-1], strides[-1]
-        expected = before * width if type(before) is int and type(width) is int else None
-    return shapes, strides
-
-
-def _continues(extent: Int, stride: Leaf, following: Leaf) -> bool:
-    """Say whether the stride `following` goes on where a mode `extent:stride` ends, as far as that is known."""
-    if type(stride) is int and type(following) is int:
-        if type(extent) is int:
-            return extent * stride == following
-        return stride == 0 and following == 0
-    if isinstance(stride, Basis) and isinstance(following, Basis):
-        return stride.modes == following.modes and _continues(extent, stride.value, following.value)
-    if isinstance(stride, Basis) or isinstance(following, Basis):
-        return False
-    # Dynamic: known to match where the value is the very same one.
-    return same_int(mul(extent, stride), following) if _is_one(extent) or _is_one(stride) else False
-
-
-def _is_one(x: Leaf) -> bool:
-    return type(x) is int and x == 1
 
 
 def layout_of_flat(shape: list[Int], stride: list[Leaf], static: bool | None = None) -> Layout:

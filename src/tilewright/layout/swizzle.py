@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import LayoutError
-from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
+from tilewright.layout.coordinates import Offset, add_offsets, checked_coord, has_kept
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import DynamicInt, Int, Shape, add, as_int, floordiv, mul, sub
 from tilewright.layout.inverses import right_inverse
-from tilewright.layout.layouts import Layout, cosize, has_kept, static_offsets
+from tilewright.layout.layouts import Layout, cosize, static_offsets
 from tilewright.layout.modes import slice_, slice_and_offset
+from tilewright.layout.recasting import downcast, upcast
 from tilewright.layout.tuples import same, tuple_size
 
 # Up to this many elements the cosize of a swizzled layout is found by looking; past it, by rounding up.
@@ -84,6 +85,12 @@ class Swizzle(Displayed):
     def _mixed(self, x: Int) -> Int:
         read = x & self.source_mask
         return x ^ (read >> self.shift if self.shift > 0 else read << -self.shift)
+
+    def _then(self, layout: Layout) -> Layout:
+        raise LayoutError(
+            f"composition({layout}, {self}): a swizzle on the right has no shape",
+            help=f"give it one: composition(a, composition(swizzle, {layout.shape}))",
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Swizzle):
@@ -217,8 +224,6 @@ class ComposedLayout(Displayed):
 
     def recast_by(self, n: int, wider: bool) -> Any:  # Any: a layout of the same kind
         """Recast the inner layout and move the swizzle's bits along with it."""
-        from tilewright.layout.recasting import downcast, upcast
-
         if not isinstance(self.outer, Swizzle) or n & (n - 1):
             raise LayoutError(f"recast of {self} by {n}: needs a swizzle and a power of two")
         outer, bits = self.outer, n.bit_length() - 1
@@ -234,11 +239,33 @@ class ComposedLayout(Displayed):
         change = upcast if wider else downcast
         return ComposedLayout(Swizzle(outer.bits, base, outer.shift), offset, change(self.inner, n))
 
+    def inverse_by(self, inverse: Callable[[Any], Any]) -> Any:  # Any: a layout, its inverse
+        """Return the inverse: unswizzle, take the offset off, go back through the inner layout.
+
+        `inverse` is right_inverse or left_inverse. A right inverse starts at offset 0, so it needs the layout's offset
+        to be 0; it stops before the first block of offsets that the inner layout does not fill.
+        """
+        outer = self.outer
+        if not isinstance(outer, Swizzle) or not isinstance(self.inner, Layout):
+            raise LayoutError(f"{inverse.__name__}({self}): only a swizzled plain layout has one here")
+        back = inverse(self.inner)
+        if inverse.__name__ == "left_inverse":
+            return ComposedLayout(back, sub(0, self.offset), ComposedLayout(outer, 0, Layout(self.cosize)))  # type: ignore[arg-type]
+        if type(self.offset) is not int or self.offset:
+            raise LayoutError(f"right_inverse({self}): the layout starts at offset {self.offset}, not 0")
+        filled = tuple_size(back.shape)
+        assert type(filled) is int, back
+        whole = filled // outer.block * outer.block
+        untouched = 1 << (outer.base + max(outer.shift, 0))
+        return ComposedLayout(back, 0, ComposedLayout(outer, 0, Layout(whole or min(filled, untouched))))
+
     def compose(self, *tilers: Any) -> Any:  # Any: as Layout.compose
         """Return `composition(self, tiler)`; several tilers go mode by mode."""
-        from tilewright.layout.compose import composition
+        return self.map_layout(lambda inner: inner.compose(*tilers))
 
-        return composition(self, tilers[0] if len(tilers) == 1 else tilers)
+    def _then(self, layout: Layout) -> ComposedLayout:
+        """Return the layout that applies this one first and then `layout`."""
+        return ComposedLayout(layout, 0, self)
 
     def __getitem__(self, mode: int | slice) -> ComposedLayout:
         """Return one top-level mode, or a run of modes; the offset stays."""
@@ -271,24 +298,3 @@ _set_inner = ComposedLayout.__dict__["inner"].__set__
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
     """Make a swizzle; the same as `Swizzle(bits, base, shift)`."""
     return Swizzle(bits, base, shift)
-
-
-def inverse_of_composed(layout: ComposedLayout, inverse: Callable[[Any], Any]) -> Any:
-    """Return the inverse of a swizzled layout: unswizzle, take the offset off, go back through the inner layout.
-
-    `inverse` is right_inverse or left_inverse. A right inverse starts at offset 0, so it needs the layout's offset
-    to be 0; it stops before the first block of offsets that the inner layout does not fill.
-    """
-    outer = layout.outer
-    if not isinstance(outer, Swizzle) or not isinstance(layout.inner, Layout):
-        raise LayoutError(f"{inverse.__name__}({layout}): only a swizzled plain layout has one here")
-    back = inverse(layout.inner)
-    if inverse.__name__ == "left_inverse":
-        return ComposedLayout(back, sub(0, layout.offset), ComposedLayout(outer, 0, Layout(layout.cosize)))  # type: ignore[arg-type]
-    if type(layout.offset) is not int or layout.offset:
-        raise LayoutError(f"right_inverse({layout}): the layout starts at offset {layout.offset}, not 0")
-    filled = tuple_size(back.shape)
-    assert type(filled) is int, back
-    whole = filled // outer.block * outer.block
-    untouched = 1 << (outer.base + max(outer.shift, 0))
-    return ComposedLayout(back, 0, ComposedLayout(outer, 0, Layout(whole or min(filled, untouched))))

@@ -11,7 +11,6 @@ from typing import Any
 from tilewright.arguments import given
 from tilewright.errors import LayoutError
 from tilewright.layout.ints import Basis
-from tilewright.layout.layouts import Layout
 
 CHARACTERS = 10_000  # of a text
 DEPTH = 64  # of brackets in brackets; Python's own stack ends a little below 1,000 calls
@@ -71,14 +70,11 @@ def excerpt(text: str) -> str:
 _TOKEN = re.compile(r"\s*(-?\d+(?:@\d+)*|[(),:])")
 
 
-def layout_from_text(text: str) -> Layout:
-    """Read a layout as `str` writes it; blanks are free, and the stride may be left out.
+def parse_layout(text: str) -> tuple[Any, Any]:  # Any: integers, basis strides and nested tuples
+    """Return the shape and the stride that a text says, unchecked, and None where it leaves the stride out.
 
-    Law: layout_from_text(str(layout)) == layout for every static layout within the limits: 10,000 characters, 64
-    brackets in brackets, numbers below 2**63, and basis strides of modes 0 to 63, at most 8 in one another.
-
-    >>> layout_from_text("((2, 2), 8):((1, 4), 2)")
-    Layout(((2, 2), 8), ((1, 4), 2))
+    >>> parse_layout("((2, 2), 8):((1, 4), 2)")
+    (((2, 2), 8), ((1, 4), 2))
 
     Raises `LayoutError` at the first character that does not belong, and for what is beyond a limit.
     """
@@ -93,13 +89,13 @@ def layout_from_text(text: str) -> Layout:
         position = match.end()
     shape, rest = _tuple(text, tokens, 0)
     if rest == len(tokens):
-        return Layout(shape)
+        return shape, None
     if tokens[rest] != ":":
         raise LayoutError(f"{excerpt(text)!r} is not a layout: {excerpt(tokens[rest])!r} stands after the shape")
     stride, rest = _tuple(text, tokens, rest + 1)
     if rest != len(tokens):
         raise LayoutError(f"{excerpt(text)!r} is not a layout: {excerpt(tokens[rest])!r} stands after the stride")
-    return Layout(shape, stride)
+    return shape, stride
 
 
 def _tuple(text: str, tokens: list[str], at: int, depth: int = 0) -> tuple[Any, int]:

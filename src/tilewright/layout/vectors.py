@@ -10,8 +10,9 @@ from tilewright.layout.carries import leaves_add_up
 from tilewright.layout.inverses import right_inverse
 from tilewright.layout.layouts import Layout, as_layout, flat_modes
 from tilewright.layout.modes import ONE
-from tilewright.layout.simplify import coalesce, layout_of_flat, merge_flat
-from tilewright.layout.tuples import leaves, prefix_products, shape_of, show
+from tilewright.layout.simplify import coalesce, layout_of_flat
+from tilewright.layout.swizzle import ComposedLayout, Swizzle
+from tilewright.layout.tuples import leaves, merge_flat, prefix_products, shape_of, show
 
 
 def max_common_layout(a: Any, b: Any) -> Layout:  # Any: layouts or composed layouts
@@ -51,8 +52,6 @@ def _plain_part(x: Any) -> tuple[Layout, int]:
     """Return the affine layout inside, and the longest run that what is around it leaves together."""
     if isinstance(x, Layout):
         return x, 1 << 62
-    from tilewright.layout.swizzle import ComposedLayout, Swizzle
-
     if isinstance(x, ComposedLayout):
         inner, limit = _plain_part(x.inner)
         if not isinstance(x.outer, Swizzle):

@@ -277,7 +277,7 @@ def _element_type(found: object) -> DType:
 
 def _elements(byte_strides: tuple[int, ...], size: int) -> tuple[int, ...]:
     if any(stride % size for stride in byte_strides):
-        raise ArgumentError(f"its strides of {byte_strides} bytes are no multiples of the element's {size} bytes")
+        raise ArgumentError(f"its strides of {byte_strides} bytes are not multiples of the element's {size} bytes")
     return tuple(stride // size for stride in byte_strides)
 
 

@@ -60,8 +60,8 @@ class _Rows(ctypes.Structure):
 class CopyStream:
     """A stream of a device for copies to other devices (CUDA driver API, "Stream Memory Operations").
 
-    Copies within a device are no work for it: kernels make them, and find no free multiprocessor beside one that waits
-    for the copies behind them.
+    Copies within a device do not go through it: kernels make them, and find no free multiprocessor beside one that
+    waits for the copies behind them.
     """
 
     def __init__(self, ordinal: int) -> None:

@@ -538,7 +538,7 @@ def affine_or_none(x: Any) -> Affine | None:  # Any: asks what it is
         return None
     try:
         return Affine((), x.__index__())
-    except (AttributeError, TypeError):  # an array has the method, and is no number
+    except (AttributeError, TypeError):  # an array has the method, and is not a number
         return None
 
 

@@ -2,7 +2,7 @@
 
 A nest that packs a tile into a TEMP array, and then computes with it, uses one memory again and again. By the elements
 alone no two tiles could change places. But where every read at a point is of what the same point wrote before, and the
-loops of the points stand outside of all others, it is no matter which point runs first.
+loops of the points stand outside of all others, it does not matter which point runs first.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class ComputedOperand:
         return self.tiles.held_tile("A", storage) if isinstance(storage, HeldOperand) else None
 
     def _raw(self, thread: Any) -> Tensor | None:  # Any: a thread of a tiled mma
-        """Return the elements of A's array for this thread, read at once, None where they are no fragment."""
+        """Return the elements of A's array for this thread, read at once, None where they are not a fragment."""
         tiles, scope, access = self.tiles, self.tiles.scope, self.tiles.tile.a
         storage = scope.storage[access.array]
         if next(index_loads(access.place), None) is not None or any(

@@ -54,6 +54,6 @@ def _fits(plan: PlanState, array: Array) -> bool:
 
 
 def _elements(plan: PlanState, array: Array) -> int:
-    """Return how many elements a thread touches. Raises `ScheduleError` where they are no box of known size."""
+    """Return how many elements a thread touches. Raises `ScheduleError` where they are not a box of known size."""
     loops = [plan.nest.loop(index) for index in plan.serial]
     return region_of(array, plan.accesses(array), loops).size

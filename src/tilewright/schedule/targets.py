@@ -103,7 +103,7 @@ class TensorCoreInfo:
     ) -> bool:
         """Return whether the target computes a shape of these types, in that many passes along K.
 
-        `input_type` names one type, or that of A and that of B. Passes that are no whole numbers from 1, or that the
+        `input_type` names one type, or that of A and that of B. Passes that are not whole numbers from 1, or that the
         fused ones do not divide, are not supported. None and -1 fuse all of them. Raises `ScheduleError` for a shape
         that is not an `MMAShape`.
 
@@ -128,7 +128,7 @@ class TensorCoreInfo:
     def compute_tensor_splits(self, mma_shape: MMAShape, num_total_passes: int = 1) -> tuple[int, int, int]:
         """Return the extents of the loops that a tensorized tile takes: M, N, and K times the passes.
 
-        Raises `ScheduleError` where the target has no such shape, and for passes that are no whole number from 1.
+        Raises `ScheduleError` where the target has no such shape, and for passes that are not a whole number from 1.
 
         >>> Target("gfx908").tensor_core_info.compute_tensor_splits(MMAShape.M16N16K4, 8)
         (16, 16, 32)

@@ -3,7 +3,7 @@
 The model takes the longest of three times for a step through K: of the tensor cores, of their reads of shared memory
 (128 bytes a clock), and of filling it from the second-level cache. A block's tile has its steps and an end in which C
 is read and stored, and runs in as many rounds as there are tiles for each multiprocessor. What comes out orders the
-tiles; it is no forecast of a time.
+tiles; it does not forecast a time.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or w
         raise LayoutError(f"an array of shape {show(data.shape)} has no elements, and extents are at least 1")
     width = data.dtype.itemsize
     if any(s % width for s in data.strides):
-        raise LayoutError(f"strides {data.strides} of the array are no multiples of its element size {width}")
+        raise LayoutError(f"strides {data.strides} of the array are not multiples of its element size {width}")
     steps = [s // width if n > 1 else 0 for n, s in zip(data.shape, data.strides, strict=True)]
     low = sum(min((n - 1) * d, 0) for n, d in zip(data.shape, steps, strict=True))
     high = sum(max((n - 1) * d, 0) for n, d in zip(data.shape, steps, strict=True))

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 from tilewright.arguments import instance
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
-from tilewright.layout.coordinates import Offset, offset_of
+from tilewright.layout.coordinates import Offset, has_kept, offset_of
 from tilewright.layout.ints import Basis, Coord, DynamicInt, Int, add, mul, same_int, sub
-from tilewright.layout.layouts import Layout, has_kept, modes_of, raw_layout
+from tilewright.layout.layouts import Layout, modes_of, raw_layout
 from tilewright.layout.modes import slice_and_offset
 from tilewright.layout.simplify import coalesce
 from tilewright.layout.swizzle import ComposedLayout

@@ -32,7 +32,7 @@ def leaf_array(t: Tensor) -> np.ndarray[Any, Any]:
     if not isinstance(t.engine, NumpyEngine) or not t.layout.is_static:
         raise LayoutError(f"{t.title} has no values on the host", help="to_numpy works on tensors made by tw.tensor")
     padded = getattr(t, "padded", None)
-    if padded is not None:  # a guarded tile, whose elements outside are no memory
+    if padded is not None:  # a guarded tile, whose elements outside are not in memory
         found: np.ndarray[Any, Any] = padded()
         return found
     engine, shape = t.engine, leaves(t.shape)

@@ -13,10 +13,10 @@ from tilewright.arguments import instance
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError, LanguageError, LayoutError
-from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
+from tilewright.layout.coordinates import Offset, add_offsets, checked_coord, has_kept
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import Coord, Int, Shape
-from tilewright.layout.layouts import Layout, from_modes, has_kept, modes_of
+from tilewright.layout.layouts import Layout, from_modes, modes_of
 from tilewright.layout.modes import make_fragment_like as fragment_layout_like
 from tilewright.layout.modes import make_layout_like, select, slice_and_offset
 from tilewright.layout.recasting import demand_whole_groups

@@ -71,7 +71,7 @@ class TiledCopy(Displayed):
         threads, values = _static_sizes(self.layout_tv)
         if threads % self.atom.threads:
             raise LayoutError(
-                f"TiledCopy: {threads} threads are no multiple of the {self.atom.threads} of {self.atom}",
+                f"TiledCopy: {threads} threads are not a multiple of the {self.atom.threads} of {self.atom}",
                 details=[f"layout_tv = {self.layout_tv}    tiler = {show(self.tiler)}"],
             )
         # Threads may share elements (stride 0, as the operands of an mma do), but together they reach all.

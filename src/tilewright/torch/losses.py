@@ -191,7 +191,7 @@ def _is_divided_by_torch(input: Any) -> bool:
 
 
 def _check_labels(target: torch.Tensor, classes: int, ignore_index: int) -> None:
-    """Raise torch's error for labels that are no classes, where looking at them waits for nothing."""
+    """Raise torch's error for labels that are not classes, where looking at them waits for nothing."""
     if target.device.type != "cpu" or torch._C._functorch.is_batchedtensor(target) or target.numel() == 0:
         return
     if isinstance(target, torch._subclasses.FakeTensor):

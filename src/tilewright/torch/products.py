@@ -92,8 +92,8 @@ def matmul_operator(
 ) -> torch.Tensor:
     """Compute dropout(epilogue(a @ b + bias)) + residual in one kernel: the operator under `tw.torch.matmul`.
 
-    It is what graphs show as torch.ops.tilewright.matmul. Operands have two modes at least; "" is no epilogue, and the
-    precision that torch is set to.
+    It is what graphs show as torch.ops.tilewright.matmul. Operands have two modes at least; "" means no epilogue, and
+    the precision that torch is set to.
     """
     function: Any = None  # Any: what tw.matmul takes
     if epilogue or residual is not None or dropout:
@@ -242,7 +242,7 @@ def _gated_results(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return an empty result, and empty gates and factors, without elements where they are not kept."""
     columns = b.shape[-1]
-    torch._check(columns % 2 == 0, lambda: f"b has {columns} columns, which are no pairs of a gate and a factor")
+    torch._check(columns % 2 == 0, lambda: f"b has {columns} columns, which do not form pairs of a gate and a factor")
     product = _result(a, b[..., : columns // 2], out_dtype=out_dtype)
     gate, up = (product.new_empty(product.shape if keeps else (0,)) for _ in range(2))
     return product, gate, up

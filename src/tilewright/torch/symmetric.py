@@ -42,8 +42,8 @@ class SymmetricGroup:
     arrays of all ranks, and `local` the rank's own. All ranks call it in the same order. Kernels write to `peers` and
     wait for flags in them, so each rank makes its launches on one stream.
 
-    Without `group` it is the group of all processes. Raises `ArgumentError` for what is no process group with GPUs, and
-    `DeviceError` where the GPUs do not reach each other's memory.
+    Without `group` it is the group of all processes. Raises `ArgumentError` for what is not a process group with GPUs,
+    and `DeviceError` where the GPUs do not reach each other's memory.
     """
 
     def __init__(self, group: Any = None) -> None:

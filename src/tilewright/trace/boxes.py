@@ -305,7 +305,7 @@ def describe_tensor(
 def demand_whole_units(tracer: Tracer, origin: BufferEngine, extent: Any, refuse: BoxRefusal) -> None:  # Any: a number
     """Refuse to store rows that end between 16 bytes: while tracing where the extent is known, else at the launch.
 
-    An H200 writes all 16 bytes in which a row of a tensor ends, to what lies behind the row (336 stores and additions
+    An H200 writes all 16 bytes in which a row of a tensor ends, to what follows the row (336 stores and additions
     of all element sizes, swizzles and residues).
     """
     size = origin.dtype.bytes

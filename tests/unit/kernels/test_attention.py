@@ -81,15 +81,23 @@ def test_what_warpgroups_compute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "left", "right"),
-    [(head, left, right) for head in (64, 128, 256) for left in (False, True) for right in (False, True)],
+    ("head", "left", "right", "kind"),
+    [
+        (head, left, right, kind)
+        for head in (64, 128, 256)
+        for left in (False, True)
+        for right in (False, True)
+        for kind in ("", "parts", "narrow", "narrow, parts, lengths")
+    ],
 )
 @pytest.mark.slow
-def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool) -> None:
-    plan = hopper_plan(tw.bfloat16, head, left, right)
+def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind: str) -> None:
+    plan = hopper_plan(tw.bfloat16, head, left, right, is_narrow="narrow" in kind, is_in_parts="parts" in kind)
     x, lse = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
+    out = tw.spec(tw.float32, (1, 2, 4096, head)) if plan.is_in_parts else x
+    lengths = tw.spec(tw.int32, (1,)) if "lengths" in kind else None
     numbers = np.float32(0.1), np.int32(1), np.int32(1), np.int32(1)
-    lowered = attend_by_warpgroups.lower(x, lse, x, x, x, *numbers, plan, arch="sm_90a", block=plan.threads)
+    lowered = attend_by_warpgroups.lower(out, lse, x, x, x, lengths, *numbers, plan, arch="sm_90a", block=plan.threads)
     resources = lowered.module.resources
     assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
 
@@ -119,7 +127,7 @@ def test_tiles_fit_into_registers(dtype: tw.DType, head: int) -> None:
     kind = np.float64 if dtype is tw.float64 else np.float32
     x, lse = tw.spec(dtype, (1, 2, 4096, head)), tw.spec(kind, (1, 2, 4096))
     numbers = kind(0.1), np.int32(1), np.int32(1)
-    lowered = attend.lower(x, lse, x, x, x, None, None, None, *numbers, plan, arch="sm_90a", block=plan.threads)
+    lowered = attend.lower(x, lse, x, x, x, None, None, None, *numbers, False, plan, arch="sm_90a", block=plan.threads)
     assert not lowered.module.resources.spills, lowered.module.resources
 
 

@@ -197,7 +197,7 @@ def test_integers_are_dropped_as_floats() -> None:
         (lambda a: tw.dropout(0.5, 2**64), "64 bits"),
         (lambda a: tw.dropout(0.5, a), "float32 of the shape"),
         (lambda a: tw.dropout(0.5, np.zeros(2, np.int64)), "int64 of the shape"),
-        (lambda a: tw.dropout(0.5, 1)(a), "no epilogue of tw.matmul"),
+        (lambda a: tw.dropout(0.5, 1)(a), "not an epilogue of tw.matmul"),
     ],
 )
 def test_what_is_refused(call: Callable[[np.ndarray], object], message: str) -> None:
@@ -274,6 +274,7 @@ TILES = {
     "transposed": HopperConfiguration((16, 128, 64), (1, 8), 4, is_swapped=True),
     "splits": HopperConfiguration((128, 64, 64), (8, 1), 4, splits=2),
     "splits in a cluster": HopperConfiguration((128, 64, 64), (8, 1), 3, splits=2, adds_in_cluster=True),
+    "one consumer": HopperConfiguration((32, 64, 64), (1, 4), 3, splits=2, adds_in_cluster=True, is_swapped=True),
     "stream-K": StreamConfiguration((128, 64, 64), (8, 1), 3),
 }
 

@@ -60,6 +60,10 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
         lambda: L.upcast(L.composition(Swizzle(2, 0, 3), Layout((8, 8))), 2),
         ["Sw<2,0,3>", "group of 2"],
     ),
+    "a tiler with a swizzle in it": (
+        lambda: L.composition(Layout((4, 4)), (L.composition(Swizzle(1, 0, 1), Layout(4)), 4)),
+        ["plain layouts", "Sw<1,0,1>"],
+    ),
     "a swizzle alone on the right": (lambda: L.composition(Layout(8), Swizzle(1, 0, 1)), ["no shape"]),
     "a mode that is not there": (lambda: L.select(Layout((4, 8)), 2), ["no mode 2"]),
     "a group past the end": (lambda: L.group(Layout((4, 8)), 1, 3), ["2 modes"]),

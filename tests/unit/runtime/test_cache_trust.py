@@ -263,7 +263,7 @@ def test_another_kind_of_file_in_the_place_of_an_entry(
     assert calls.count("three") == 2
     assert in_time(lambda: [entry.key for entry in DiskCache(folder).entries()])
     if not path.is_dir() or path.is_symlink():
-        assert compile_all(folder) == [], "what is no folder was replaced"
+        assert compile_all(folder) == [], "what is not a folder was replaced"
         assert calls.count("three") == 2
     else:
         assert len(compile_all(folder)) == 1, "a folder stays, and is told in each process"

@@ -152,7 +152,7 @@ def test_products_run_on_warpgroups_where_a_tensor_map_describes_the_factors(nam
 )
 @pytest.mark.spread(2)
 def test_products_that_warpgroups_cannot_serve_are_planned_as_before(extents: Extents, type: tw.DType) -> None:
-    """Rows that are no multiples of 16 bytes, float32 that is not to be rounded, and float64."""
+    """Rows that are not multiples of 16 bytes, float32 that is not to be rounded, and float64."""
     plans = [plan_of(extents, (type, type, type), "NTN", target) for target in ("sm_90a", "sm_90")]
     texts = [str(plan.auto()).partition("\n")[2] for plan, _ in plans]
     assert texts[0] == texts[1]

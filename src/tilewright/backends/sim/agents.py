@@ -188,7 +188,7 @@ def _is_one_warp(threads: Array, warp: int) -> bool:
 
 # How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
 _MAX_IDLE_POLLS = 1 << 14
-_LATE_POLLS = 8  # tests in turn that may find nothing because what is under way is late
+_LATE_POLLS = 8  # tests in a row that may find nothing because what is under way is late
 # How often in a row loops that wait for memory may run a round of 64 iterations in which they change what they carry,
 # and find in memory what they found before, while no memory changes and nobody else can run.
 _MAX_QUIET_ROUNDS = 1 << 11

@@ -74,7 +74,7 @@ class Run:
     findings: list[Finding] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     launched: list[str] = field(default_factory=list)  # names of the kernels that ran, measured or not
-    notes: list[str] = field(default_factory=list)  # what is worth saying of a launch and is no finding
+    notes: list[str] = field(default_factory=list)  # what is worth saying of a launch and is not a finding
 
 
 AnyRun = TypeVar("AnyRun", bound=Run)

@@ -25,7 +25,7 @@ from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Atomic, AtRank, I
 def allocate(op: Allocate | AllocateAt, compiler: Compiler) -> Step:
     """Begin a buffer's life: its contents are undefined from here on."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
-    turns: dict[int, Array] = {}  # how often each thread has come by, of the chunk that begins with a block
+    visits: dict[int, Array] = {}  # how often each thread has come by, of the chunk that begins with a block
 
     def run(frame: Frame) -> None:
         mask = frame.mask
@@ -34,10 +34,10 @@ def allocate(op: Allocate | AllocateAt, compiler: Compiler) -> Step:
         elif machine.interleaving is not None:
             # Parts of a block come one after another, and shared memory begins its life with the first of them.
             shape = machine.blocks, machine.threads
-            known = turns.get(machine.first_block)
+            known = visits.get(machine.first_block)
             if known is None:
-                turns.clear()
-                known = turns[machine.first_block] = np.zeros(shape, np.int64)
+                visits.clear()
+                known = visits[machine.first_block] = np.zeros(shape, np.int64)
             here = np.broadcast_to(np.True_ if mask is None else mask, shape)
             before = known.max(axis=1)
             known += here
