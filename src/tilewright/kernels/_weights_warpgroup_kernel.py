@@ -3,7 +3,7 @@
 The weights are operand A of wgmma, which a thread holds in registers, and x is operand B, in shared memory: what is
 summed is D transposed. A producer brings 128 of K of both by TMA, with scales and zeros, to a ring of stages. A
 consumer has 64 columns of the weights, once or twice, makes operand A of a chunk while the products of the one before
-are under way, or between its own, and adds the sums of a group, times their scale, to the total:
+are under way, and adds the sums of a group, times their scale, to the total:
 
     total += scale * (sum over k of the group: x[k] * (q[k] - zero))
 
@@ -200,8 +200,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     state = ring.consumer()
     if shares is not None:
         state.advance(consumer)
-    for fragment in fragments[not plan.makes_between :]:
-        tw.clear(fragment)  # for what no branch makes
+    tw.clear(fragments[1])
 
     def chunk_of(item):
         """Return the chunk of a stage."""
@@ -211,51 +210,29 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         """Return registers for the sums of groups; ptxas would copy those that one iteration has from another."""
         return [acc] if plan.rounds else [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
 
-    def read(item, stage):
-        """Read the words of an item, and return its zeros and scales by half and group."""
-        tile, chunk = 8 * (item % plan.tiles) + warp, chunk_of(item)
+    def dequantise(item, stage):
+        """Make operand A of an item."""
+        w, tile, chunk = fragments[item % 2], 8 * (item % plan.tiles) + warp, chunk_of(item)
         for half in tw.static_range(2):
             for vector in tw.static_range(plan.vectors):
                 number = (half * plan.vectors + vector) * 32 + lane
                 tw.copy(
                     plan.read, tw.local_tile(packed[tile, chunk, :, stage], (4,), (number,)), words[:, vector, half]
                 )
-        found = {}
         for half in tw.static_range(2):
-            for group in tw.static_range(plan.parts):
-                place = tile, chunk * plan.parts + group, 2 * (lane // 4) + half, stage
+            for s in tw.static_range(plan.steps):
+                place = tile, chunk * plan.parts + s // steps_of_group, 2 * (lane // 4) + half, stage
                 zero = beside[1][place] if len(beside) > 1 else plan.weights.zero
-                found[half, group] = zero, beside[0][place] if plan.rounds else None
-        return found
-
-    def make(item, groups, first, count):
-        """Make operand A of steps of an item."""
-        for s in tw.static_range(first, first + count):
-            w = fragments[item % 2][:, 0, s]
-            for half in tw.static_range(2):
-                zero, scale = groups[half, s // steps_of_group]
-                unpack(plan, w, words, zero, half, s)
+                unpack(plan, w[:, 0, s], words, zero, half, s)
                 if plan.rounds:
-                    scale_column(w, half, scale)
+                    scale_column(w[:, 0, s], half, beside[0][place])
 
-    def begin(item, stage, g, parts, between=None):
-        """Begin the products of a group, or of an item.
-
-        With `between`, what was read of the item and whether it is there, its operand A is made a half at a time, the
-        second one while products of the first are under way. ptxas, which would make all of it first, moves nothing
-        out of a branch.
-        """
-        part, made = parts[item % len(parts)], plan.steps // 2
+    def begin(item, stage, g, parts):
+        """Begin the products of a group, or of an item."""
+        tw.wgmma_fence()
+        part = parts[item % len(parts)]
         for s in tw.static_range(steps):
             step = g * steps + s
-            is_half = between is not None and step % made == 0
-            if is_half:
-                groups, there = between
-                needed = True if step == 0 else there
-                if needed:
-                    make(item, groups, step, made)
-            if s == 0 or is_half:
-                tw.wgmma_fence()
             a, b = fragments[item % 2][:, 0, step], tX[:, 0, chunk_of(item) * plan.steps + step, stage]
             tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=plan.rounds or s > 0)
         tw.wgmma_commit()
@@ -272,12 +249,12 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
             row, found = 2 * (item % plan.tiles) + half, tw.accumulator_rows(plan.mma, parts[item % len(parts)])
             sums[row, :] = tw.fma(found[half, :], scales[half], sums[row, :])
 
-    def finish_item(item, stage, parts, between=None):
+    def finish_item(item, stage, parts):
         """Multiply the groups of an item behind its first, and add all."""
         add(item, stage, 0, parts)
-        for g in tw.static_range(1, plan.additions):
-            begin(item, stage, g, parts, between)
-            add(item, stage, g, parts)
+        for g in tw.static_range(plan.additions - 1):
+            begin(item, stage, g + 1, parts)
+            add(item, stage, g + 1, parts)
 
     def is_there(item, step, row):
         """Say whether an item of a step has weights."""
@@ -286,10 +263,11 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         chunk = (plan.items * step + item) * plan.shares + (consumer if plan.shares > 1 else 0)
         return chunk < chunks
 
-    def multiply(state, first, last, row):
-        """Multiply a tile; an item is made while the products of the one before are under way."""
+    for row, column, batch, _split in works:
+        first, last = works.steps(0, peers)
+        tw.clear(acc)
         stage = take(plan, state)
-        make(0, read(0, stage), 0, plan.steps)
+        dequantise(0, stage)
         for step in tw.range(first, last, unroll=1):
             held, parts = stage, parts_of_iteration()
             begin(0, held, 0, parts)
@@ -297,14 +275,14 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 is_next = item % (plan.tiles * plan.span) == 0
                 next = take(plan, state) if is_next else held
                 if plan.overlaps:
-                    make(item, read(item, next), 0, plan.steps)
+                    dequantise(item, next)
                     begin(item, next, 0, parts)
                     add(item - 1, held, 0, parts, pending=1)
                 else:
                     # Behind the last chunk, or column, nothing is made. ptxas moves what stands in a branch over no
                     # wait: so items are made while products are under way.
                     if is_there(item, step, row):
-                        make(item, read(item, next), 0, plan.steps)
+                        dequantise(item, next)
                     finish_item(item - 1, held, parts)
                 if is_next:
                     state.give_back(held)
@@ -313,38 +291,9 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 held = next
             if step + 1 < last:
                 stage = take(plan, state)
-                make(0, read(0, stage), 0, plan.steps)
+                dequantise(0, stage)
             finish_item(plan.items - 1, held, parts)
             state.give_back(held)
-
-    def multiply_between(state, first, last, row):
-        """Multiply a tile; an item is made between its products, while those of the one before end if they overlap."""
-        for step in tw.range(first, last, unroll=1):
-            held, parts = None, parts_of_iteration()
-            for item in tw.static_range(plan.items):
-                is_next = item % (plan.tiles * plan.span) == 0
-                stage = take(plan, state) if is_next else held
-                between = read(item, stage), is_there(item, step, row)
-                begin(item, stage, 0, parts, between)
-                if not plan.overlaps:
-                    finish_item(item, stage, parts, between)
-                elif item > 0:
-                    add(item - 1, held, 0, parts, pending=1)
-                ends = item + 1 if not plan.overlaps else item  # so many items are over
-                if ends > 0 and ends % (plan.tiles * plan.span) == 0:
-                    state.give_back(held if plan.overlaps else stage)
-                held = stage
-            if plan.overlaps:
-                add(plan.items - 1, held, 0, parts)
-                state.give_back(held)
-
-    for row, column, batch, _split in works:
-        first, last = works.steps(0, peers)
-        tw.clear(acc)
-        if plan.makes_between:
-            multiply_between(state, first, last, row)
-        else:
-            multiply(state, first, last, row)
         place = row, column, batch
         if shares is not None:
             shares.add(acc, consumer)

@@ -36,17 +36,17 @@ _ROUNDED_ROWS = 256  # of weights that are rounded: registers hold no sums of gr
 _ROUNDED_STAGES = 3  # at least: 4 bits in groups of 128 and more leave memory for them, and 8 bits never
 _PEERS = (2, 4, 8)
 _PAIRED_ROWS = 32  # of which each of two blocks adds up a half: an instruction stores 16 at least
-_BETWEEN_ROWS = 0  # of x at most, in tiles whose items are made between their products
-_EARLY_ROWS = 0  # of x at most, in tiles whose blocks begin early, beside those of pairs
+_EARLY_ROWS = 64  # of x at most, in tiles whose blocks begin early: they last so short that the start counts
 
 # What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
-# under way and with one, what is left of it between products (an estimate), and the sums of a group; the share of their
-# time at the peak that products add to that, and the share of the peak that they reach on all multiprocessors; the
-# first stage, a tile's results, and sums of others. Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192
-# weights of 4 bits in groups of 128; bytes and other groups are estimates.
-_CONVERT_US, _CONVERT_ONE_US, _BETWEEN_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.1, 0.03, 1.8
+# under way and with one, and the sums of a group; the share of their time at the peak that products add to that, and
+# the share of the peak that they reach on all multiprocessors; the first stage, and what of it is over when blocks that
+# begin early may read; a tile's results; and sums of others, those that pairs send by bulk copies, and those that come
+# by stores, behind a fence. Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in
+# groups of 128; bytes and other groups are estimates.
+_CONVERT_US, _CONVERT_ONE_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.03, 1.8
 _BESIDE, _POWER, _ROUNDED_POWER, _ISSUED = 0.63, 0.72, 0.80, 0.96
-_START_US, _TILE_US, _SUMS_US = 3.5, 1.5 / (128 * 128), 0.9
+_START_US, _EARLY_US, _TILE_US, _SENT_US, _SUMS_US = 3.5, 0.6, 1.5 / (128 * 128), 0.3, 0.9
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300  # as in hopper.py
 
 
@@ -87,7 +87,6 @@ class WarpgroupPlan(WeightPlan):
     dtype: DType  # of x
     stores_boxes: bool  # results of 16 bits leave by TMA, transposed on their way to shared memory
     rounds: bool  # weights, times their scales, to the type of x
-    makes_between: bool  # operand A of an item between its own products, not beside those of the one before
 
     def __hash__(self) -> int:  # a dataclass does not inherit one
         return super().__hash__()
@@ -282,18 +281,17 @@ class WeightWarpgroups(Family):
         is_slow = plan.weights.bits == 8 and problem.compute is bfloat16  # bytes go through float32
         convert = (_CONVERT_US if plan.overlaps else _CONVERT_ONE_US) * (_BYTES_OF_BFLOAT16 if is_slow else 1.0)
         products = 2 * m * n * CHUNK / rate
-        power, beside = _ROUNDED_POWER if plan.rounds else _POWER, _BESIDE
-        if plan.makes_between:  # then a consumer multiplies while the other one adds
-            convert, beside = _BETWEEN_US * convert / _CONVERT_US, 0.5
-            power = _ISSUED if waves == 1 else power  # which ends before power binds
+        power = _ROUNDED_POWER if plan.rounds else _POWER
         share = min(power * machine.multiprocessors / min(tiles, machine.multiprocessors), _ISSUED)
-        step = max(n / 128 * (convert + plan.parts * _GROUP_US) + beside * products, products / share)
+        step = max(n / 128 * (convert + plan.parts * _GROUP_US) + _BESIDE * products, products / share)
         filled = plan.stage_bytes / plan.span / min(_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL / min(tiles, 132))
         filled /= machine.gpu.clock / 1e6
         chunks = -(-problem.k // (CHUNK * plan.chunks * plan.peers)) * plan.chunks
-        finish = m * n * _TILE_US + _SUMS_US * (plan.peers > 1 or plan.shares > 1)
-        compute = _START_US + waves * (chunks * max(step, filled) + finish)
-        return Prediction(tiles, 1, waves, compute, problem.bytes / machine.bandwidth + _START_US)
+        sums = _SENT_US if plan.lends else _SUMS_US * (plan.peers > 1 or plan.shares > 1)
+        finish = m * n / plan.owners * _TILE_US + sums
+        start = _START_US - _EARLY_US * plan.begins_early
+        compute = start + waves * (chunks * max(step, filled) + finish)
+        return Prediction(tiles, 1, waves, compute, problem.bytes / machine.bandwidth + start)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, WarpgroupConfiguration), configuration
@@ -365,7 +363,6 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
         problem.compute,
         rows > 8 and problem.is_whole_vectors and problem.d.dtype.bytes == 2,
         rows == _ROUNDED_ROWS,
-        rows <= _BETWEEN_ROWS,
     )
 
 
