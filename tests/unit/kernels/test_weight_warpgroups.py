@@ -127,6 +127,16 @@ def test_weights_are_rounded_once_if_that_is_asked_for(compute: Any, case: int) 
     assert (np.abs(found - wide @ full) <= (rounding + k * 2.0**-24) * sums).all()
 
 
+@pytest.mark.parametrize("m", [32, 64, 128])
+def test_stages_of_x_hold_what_pairs_send_each_other(m: int) -> None:
+    """Sums of a half leave from there and those of a half come there, also of wide tiles, which have few stages."""
+    problem = problem_of(tw.bfloat16, 8, 32, m)
+    wide = replace(problem, weights=replace(problem.weights, scale=tw.float32))
+    plans = [warpgroup_plan(one, c) for one in (problem, wide) for c in configurations(one)]
+    sizes = [(tw.size(plan.smem_x) * 2, plan.columns * plan.tokens * 4) for plan in plans if plan.lends]
+    assert len(sizes) >= 2 and all(room >= sums for room, sums in sizes), sizes
+
+
 def test_only_many_rows_of_4_bits_are_rounded() -> None:
     """Fewer rows, bytes and small groups take the kernels and plans that they take without."""
 
