@@ -194,9 +194,9 @@ def _rms_norm_backward(
     x: torch.Tensor,
     weight: torch.Tensor | None,
     eps: float,
-    results: tuple[torch.Tensor, ...],
+    result_1: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    dx, dweight = rms_norm_backward_operator(grad, x, results[1], weight, eps)
+    dx, dweight = rms_norm_backward_operator(grad, x, result_1, weight, eps)
     return {"x": dx} if weight is None else {"x": dx, "weight": dweight}
 
 
@@ -313,11 +313,12 @@ def _layer_norm_backward(
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     eps: float,
-    results: tuple[torch.Tensor, ...],
+    result_1: torch.Tensor,
+    result_2: torch.Tensor,
     needs: frozenset[str],
 ) -> dict[str, torch.Tensor]:
     parameters = bool(needs & {"weight", "bias"})
-    dx, dweight, dbias = layer_norm_backward_operator(grad, x, results[1], results[2], weight, eps, parameters)
+    dx, dweight, dbias = layer_norm_backward_operator(grad, x, result_1, result_2, weight, eps, parameters)
     found = {"x": dx}
     if weight is not None and parameters:
         found["weight"] = dweight
