@@ -74,7 +74,7 @@ def _given() -> tuple[str, ...]:
     root, abi = Path(torch.__file__).parent, int(torch._C._GLIBCXX_USE_CXX11_ABI)
     version = f"{torch.__version__}.{torch.version.git_version}"
     return (
-        *("-std=c++17", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-DFOR_TORCH={version}", f"-I{root}/include"),
+        *("-std=c++17", "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-DFOR_TORCH={version}", f"-I{root}/include"),
         *(f"-L{root}/lib", "-lc10", "-ltorch_cpu", "-ltorch_python"),
     )
 
