@@ -144,6 +144,15 @@ def test_a_result_that_no_gradient_needs_is_not_kept(ours: Any, known: Any) -> N
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_what_rms_norm_adds_by_default(kind: torch.dtype) -> None:
+    """In torch it is small enough for float32, also for 16-bit numbers, whose own is seen in small ones."""
+    x = (values(2, 8) / 64).to(kind)
+    found = tw.torch.rms_norm(x, 8)
+    torch.testing.assert_close(found, torch.nn.functional.rms_norm(x, (8,)))
+    assert not found._is_view() and not tw.torch.layer_norm(x, 8)._is_view()
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("wants_gradient", [False, True])
 def test_results_of_another_number_are_refused(count: int, wants_gradient: bool) -> None:

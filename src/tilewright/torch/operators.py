@@ -204,7 +204,7 @@ class Operator(Generic[P, R]):
         """Define the operator's gradients: `function` computes those of its inputs from those of its results.
 
         Without `setup`, `function` takes the gradients of the results first, one parameter each. Its other parameters
-        name what it needs: inputs of the operator, `result` (`results` is a tuple of several, `result_1` the second of
+        name what it needs: inputs of the operator, `result` (`results` is a tuple of several, `result_0` the first of
         them), and `needs`, the set of the inputs that require a gradient. Only these are kept from the forward pass,
         and must not be written to until then. It returns the gradient of the
         only tensor among the inputs, or a dict of gradients by the inputs' names; an input that is left out has none.

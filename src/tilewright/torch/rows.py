@@ -398,9 +398,9 @@ def rms_norm(
     Raises `ArgumentError` for anything but tensors of floats, and for shapes that do not fit together.
     """
     rows = _rows("rms_norm", input, normalized_shape, {"weight": weight})
-    number = torch.finfo(input.dtype).eps if eps is None else eps
+    number = torch.finfo(_number_type(input)).eps if eps is None else eps
     y, _ = rms_norm_operator(rows, None if weight is None else weight.flatten(), number)
-    return y.reshape(input.shape)
+    return y if rows is input else y.reshape(input.shape)  # FSDP warns of views
 
 
 def layer_norm(
@@ -423,4 +423,4 @@ def layer_norm(
     rows = _rows("layer_norm", input, normalized_shape, {"weight": weight, "bias": bias})
     factor, addend = (None if v is None else v.flatten() for v in (weight, bias))
     y, _, _ = layer_norm_operator(rows, factor, addend, eps)
-    return y.reshape(input.shape)
+    return y if rows is input else y.reshape(input.shape)
