@@ -272,7 +272,8 @@ static bool repeat(const Plan &plan, const Call &call, variable_list &results) {
 
    A view, such as a transposed result, becomes a tensor of its own, as those of PyTorch's operators are: autograd would
    refuse to write to a view that was made without gradients. */
-static bool take_results(const State &state, const Call &call, py::handle object, variable_list &results, int depth = 0) {
+static bool take_results(const State &state, const Call &call, py::handle object, variable_list &results,
+                         int depth = 0) {
     bool is_fixed = state.count >= 0;
     if (PyTuple_CheckExact(object.ptr()) || (!is_fixed && PyList_CheckExact(object.ptr()))) {
         Py_ssize_t count = PySequence_Fast_GET_SIZE(object.ptr());
@@ -345,7 +346,8 @@ struct Gradient : torch::autograd::Function<Gradient> {
         variable_list results, saved;
         py::object object;
         bool is_tuple;
-        if (!compute(*state, *kind, *call, results, object, is_tuple) || (state->count == 1 && is_tuple)) throw Refused();
+        if (!compute(*state, *kind, *call, results, object, is_tuple)) throw Refused();
+        if (state->count == 1 && is_tuple) throw Refused();
         for (int place : state->saved)
             if (place == -1) saved.insert(saved.end(), results.begin(), results.end());
             else if (place < 0) saved.push_back(results[-2 - place]);
@@ -368,7 +370,8 @@ struct Gradient : torch::autograd::Function<Gradient> {
         py::object found = owned(PyObject_CallObject(kept->finish.ptr(), given.ptr()));
         for (py::handle each : found) {
             bool is_tensor = THPVariable_Check(each.ptr());
-            TORCH_CHECK(is_tensor || each.is_none(), "expected Variable or None (got ", Py_TYPE(each.ptr())->tp_name, ")");
+            TORCH_CHECK(is_tensor || each.is_none(), "expected Variable or None (got ",
+                        Py_TYPE(each.ptr())->tp_name, ")");
             answer.push_back(is_tensor ? THPVariable_Unpack(each.ptr()) : Tensor());
         }
         answer.resize(needs.size() + 3); /* forward's last parameters have none */
