@@ -117,7 +117,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(10_000, 10, 10)
+        gc.set_threshold(2_000_000, 20, 1_000_000)
         gc.enable()
 
 
