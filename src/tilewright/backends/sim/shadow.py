@@ -88,9 +88,9 @@ class Marks:
     def kept(self) -> tuple[Array, Array]:
         """Return the cells with accesses, and the words of these; a cell comes up to two times for each warp."""
         self._write_down()
-        every = np.concatenate([self._first, self._second])
-        at = np.flatnonzero(every)
-        return at % self._first.size // self._slots, every[at]
+        first, second = np.flatnonzero(self._first), np.flatnonzero(self._second)
+        words = np.concatenate([self._first[first], self._second[second]])
+        return np.concatenate([first, second]) // self._slots, words
 
     def clear(self) -> None:
         """Forget what is not written down."""
@@ -209,7 +209,7 @@ class Cells:
 
 
 def _repeated(cells: Array, rows: int) -> Array:
-    """Return cells once for each row. Where nothing is recorded yet, as is usual, only what is touched is ever written."""
+    """Return cells once for each row. Where nothing is recorded yet, as is usual, nothing is written to them."""
     return np.tile(cells, rows) if cells.any() else np.zeros(len(cells) * rows, cells.dtype)
 
 
