@@ -78,6 +78,7 @@ def test_every_first_page_has_a_notebook_and_every_notebook_a_page():
 
 
 @pytest.mark.parametrize("page", MAKER.PAGES)
+@pytest.mark.spread(2)
 def test_cells_give_what_the_page_says(page):
     shell, cells, examples = Shell(), cells_of(page, "code"), expected(page)
     assert len(cells) == len(examples) > 5
