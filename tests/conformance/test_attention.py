@@ -104,6 +104,7 @@ def arrays(case: tuple[int, ...], dtype: Any) -> list[Array]:
 
 
 @pytest.mark.parametrize(("dtype", "case", "options"), CASES)
+@pytest.mark.spread(2)
 def test_results_and_gradients(backend: Backend, dtype: Any, case: tuple[int, ...], options: dict[str, Any]) -> None:
     q, k, v, grad = arrays(case, dtype)
     expected = known(q, k, v, grad, **options)
