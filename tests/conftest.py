@@ -83,6 +83,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     # In the environment and not in a fixture, so that doctests, and programs that tests start, use it too. The
     # workers of xdist inherit the folder of the process that started them.
+    if config.pluginmanager.hasplugin("timeout"):
+        from tests.helpers.time_limit import TimeLimit
+
+        config.pluginmanager.register(TimeLimit())
     slow.Random.in_full = config.option.markexpr.strip() == "slow"
     if not hasattr(config, "workerinput"):
         config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-"))
@@ -113,7 +117,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(10_000, 10, 10)
+        gc.set_threshold(2_000_000, 20, 1_000_000)
         gc.enable()
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import os
 import re
 import resource
 import signal
-import sys
 import tempfile
 import time
 import traceback
 import unittest
 from collections import Counter
 from pathlib import Path
+
+from tests.helpers.scripts import load_script
 
 LIMIT = 60  # seconds of the processor
 _CROWDED = 4  # times as many seconds pass at most, where other programs run too
@@ -24,13 +24,8 @@ AT_ONCE = 2
 
 def load(path):
     """Return the tests of a file: its methods test_*, those too that Accera skips, or expects to fail."""
-    name = f"accera_program_{Path(path).stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
     tests = []
-    for kind in vars(module).values():
+    for kind in vars(load_script(Path(path))).values():
         if not (isinstance(kind, type) and issubclass(kind, unittest.TestCase)):
             continue
         for method in unittest.defaultTestLoader.getTestCaseNames(kind):

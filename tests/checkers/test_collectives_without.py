@@ -76,6 +76,7 @@ def call(kernel: tw.Kernel, threads: int, group: Any) -> Callable[[], None]:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize(("threads", "group"), [(128, "block"), (288, "block"), (100, "block"), (256, "warpgroup")])
+@pytest.mark.spread(2)
 def test_every_barrier_is_needed(kernel: tw.Kernel, threads: int, group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_each(call(kernel, threads, group), monkeypatch)
 

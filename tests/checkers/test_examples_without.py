@@ -119,7 +119,7 @@ def test_every_kernel_is_here() -> None:
 
 # That of a plan has the copies and waits of matmul_multistage, and takes longest.
 @pytest.mark.parametrize("name", rest_is_slow(CASES, *(name for name in CASES if name != "matmul_planned")))
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_removing_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (launch,) = launches(CASES[name], monkeypatch)
     assert launch.kernel.name == name

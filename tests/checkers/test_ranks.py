@@ -389,6 +389,7 @@ RIGHT = (run_exchange, run_pass_on, run_stream, run_launches, run_apart, run_alo
 
 
 @pytest.mark.parametrize("main", RIGHT, ids=lambda main: main.__name__)
+@pytest.mark.spread(2)
 def test_programs_with_nothing_left_out_are_silent_in_every_order(main: Callable[[Rank], object]) -> None:
     found = findings(main, schedules=8)
     assert not found, found[0].message

@@ -104,6 +104,7 @@ def arrays(case: tuple[int, ...], dtype: Any) -> list[Array]:
 
 
 @pytest.mark.parametrize(("dtype", "case", "options"), CASES)
+@pytest.mark.spread(2)
 def test_results_and_gradients(backend: Backend, dtype: Any, case: tuple[int, ...], options: dict[str, Any]) -> None:
     q, k, v, grad = arrays(case, dtype)
     expected = known(q, k, v, grad, **options)
@@ -238,12 +239,12 @@ def test_keys_in_parts(
     assert_close(np.nan_to_num(backend.get(lse), neginf=-1), np.nan_to_num(expected.lse, neginf=-1), kind)
 
 
-@pytest.mark.parametrize("parts", [1, pytest.param(3, marks=SLOW)])
+@pytest.mark.parametrize(("tokens", "parts"), [(4, 1), pytest.param(4, 3, marks=SLOW), (140, 1)])
 @pytest.mark.filterwarnings("ignore:needless wait")
-def test_warpgroups_take_numbers_of_keys(backend: Backend, parts: int) -> None:
+def test_warpgroups_take_numbers_of_keys(backend: Backend, tokens: int, parts: int) -> None:
     """Keys and values behind a batch's number may be NaN: weights of 0 are not multiplied by them."""
-    lengths = np.array([37, 0, 48, 400, 16])
-    q, k, v, _ = arrays((5, 2, 1, 4, 48, 64, 64), BF16)
+    lengths = np.array([37, 0, 48, 400, 16][: 5 if tokens < 64 else 2])
+    q, k, v, _ = arrays((len(lengths), 2, 1, tokens, 48, 64, 64), BF16)
     for n, length in enumerate(lengths):
         k[n, :, length:], v[n, :, length:] = np.nan, np.nan
     placed, out = [backend.put(x) for x in (q, k, v)], backend.put(np.full_like(q, np.nan))
@@ -252,6 +253,41 @@ def test_warpgroups_take_numbers_of_keys(backend: Backend, parts: int) -> None:
     for n, length in enumerate(lengths):
         one = known(q[n : n + 1], k[n : n + 1, :, :length], v[n : n + 1, :, :length], causal=True)
         assert_close(backend.get(out)[n : n + 1], one.out, BF16)
+
+
+RAGGED = [
+    pytest.param([0, 5, 5, 75, 205], [0, 9, 40, 40, 130], {"causal": True}, 1, id="causal"),
+    pytest.param([0, 3, 20, 21], [0, 100, 120, 120], {}, 3, id="narrow-parts"),
+    pytest.param([0, 192, 193], [0, 33, 65], {"window": (20, 3)}, 2, id="window-parts", marks=SLOW),
+    pytest.param([0, 0, 400], [0, 7, 300], {}, 1, id="long", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("starts", "key_starts", "options", "parts"), RAGGED)
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_warpgroups_take_sequences_in_one_array(
+    backend: Backend, starts: list[int], key_starts: list[int], options: dict[str, Any], parts: int
+) -> None:
+    """Some have no tokens or no keys; a tile's last rows are not written, and what follows may be NaN."""
+    tokens, keys = starts[-1], key_starts[-1]
+    q, k, v = normal((tokens, 2, 64), (keys, 1, 64), (keys, 1, 64), dtype=BF16)
+    k[key_starts[1]], v[key_starts[1]] = np.nan, np.nan  # of the second sequence that has keys
+    at = backend.put(np.array(starts, np.int32)), backend.put(np.array(key_starts, np.int64)), None
+    placed = [backend.put(x) for x in (q, k, v)]
+    out, lse = backend.put(np.full_like(q, 7)), backend.put(np.full((2, tokens), 7, np.float32))
+    problem = read_problem("attention", *placed, options.get("causal", False), options.get("window"), None, at)
+    result, numbers = read("attention", "out", out), read("attention", "lse", lse)
+    views = [problem.heads(x) for x in (result, problem.q, problem.k, problem.v)]
+    by_warpgroups(problem, views, problem.numbers(numbers), blocks=3, keys=32, parts=parts)
+    found, found_lse = backend.get(out), backend.get(lse)
+    spoiled = next(n for n in range(len(starts) - 1) if key_starts[n] == key_starts[1] < key_starts[n + 1])
+    for n in range(len(starts) - 1):
+        t, s = slice(starts[n], starts[n + 1]), slice(key_starts[n], key_starts[n + 1])
+        if n == spoiled or starts[n] == starts[n + 1]:
+            continue
+        one = known(*(x.swapaxes(0, 1)[None] for x in (q[t], k[s], v[s])), **options)
+        assert_close(found[t].swapaxes(0, 1)[None], one.out, BF16)
+        assert_close(np.nan_to_num(found_lse[:, t][None], neginf=-1), np.nan_to_num(one.lse, neginf=-1), np.float32)
 
 
 @pytest.mark.gpu
@@ -270,7 +306,9 @@ def test_many_keys_of_few_tokens(head: int, tokens: int, by: str) -> None:
             lengths[:] = keys
             placed = [backend.put(np.ascontiguousarray(np.concatenate(list(x.swapaxes(1, 2))))) for x in (q, k, v)]
             starts = (np.arange(3) * n for n in (tokens, keys))
-            options = dict(zip(("offsets", "key_offsets"), (backend.put(x.astype(np.int32)) for x in starts), strict=True))
+            options = dict(
+                zip(("offsets", "key_offsets"), (backend.put(x.astype(np.int32)) for x in starts), strict=True)
+            )
         else:
             lengths[:] = keys
         out, lse = map(backend.get, tw.attention(*placed, statistics=True, **options))
@@ -293,7 +331,6 @@ WARPGROUPS = [
     pytest.param((1, 1, 1, 70, 90, 256), {"causal": True}, id="long-heads", marks=SLOW),
     pytest.param((1, 1, 1, 70, 90, 88), {"causal": True}, id="filled-up", marks=SLOW),
 ]
-
 
 
 @pytest.mark.parametrize(("case", "options"), WARPGROUPS)

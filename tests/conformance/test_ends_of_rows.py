@@ -56,7 +56,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("residue", RESIDUES)
 @pytest.mark.parametrize("out", [BF16, np.float32], ids=["bf16", "float32"])
 @pytest.mark.parametrize("name", PRODUCTS)
-@pytest.mark.spread(16)
+@pytest.mark.spread(32)
 def test_products(backend: Backend, name: str, out: Any, residue: int) -> None:
     is_long = "splits" in name or "stream" in name
     extents = (260 if "stream" in name else 70, 64 + residue, 1040 if is_long else 144 if name == "bytes" else 72)
@@ -70,7 +70,7 @@ def test_products(backend: Backend, name: str, out: Any, residue: int) -> None:
 @pytest.mark.parametrize("residue", RESIDUES)
 @pytest.mark.parametrize("out", [BF16, np.float32], ids=["bf16", "float32"])
 @pytest.mark.parametrize("name", ["rows, weights along K", "rows, ping-pong of two instructions", "K", "K, ping-pong"])
-@pytest.mark.spread(16)
+@pytest.mark.spread(32)
 def test_products_of_groups(backend: Backend, name: str, out: Any, residue: int) -> None:
     known, columns = of_groups.CASES[name], 64 + residue
     extents = (known.extents[0], *((columns, 72) if known.mode == "M" else (72, columns)))
@@ -165,7 +165,7 @@ OPERATORS: dict[str, tuple[Callable[..., None], tuple[tuple[int, ...], ...]]] = 
 
 @pytest.mark.parametrize("residue", RESIDUES)
 @pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.spread(8)
+@pytest.mark.spread(16)
 def test_operators(backend: Backend, name: str, residue: int) -> None:
     """By what is chosen for the shape: on a Hopper GPU by its kernels."""
     operator, rows = OPERATORS[name]

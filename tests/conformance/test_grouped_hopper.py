@@ -111,6 +111,7 @@ QUICK = (
 
 
 @pytest.mark.parametrize("name", rest_is_slow(CASES, *QUICK))
+@pytest.mark.spread(2)
 def test_ragged_products(backend: Backend, name: str) -> None:
     case = CASES[name]
     a, b = operands(case)

@@ -42,11 +42,11 @@ class Case:
     def configuration(self) -> HopperConfiguration:
         more = dict(self.more)
         kind = StreamConfiguration if more.pop("streams", False) else HopperConfiguration
-        return kind(self.tile, (8, 1), self.stages, 2, **more)
+        return kind(self.tile, more.pop("warps", (8, 1)), self.stages, 2, **more)
 
 
 PING_PONG, SWAPPED, CLUSTER = {"is_ping_pong": True}, {"is_swapped": True}, {"cluster": 2}
-IN_CLUSTER, STREAM = {"adds_in_cluster": True}, {"streams": True}
+IN_CLUSTER, STREAM, ALONE = {"adds_in_cluster": True}, {"streams": True}, {"warps": (4, 1)}
 CASES = {
     "one tile, few steps": Case((128, 256, 64), (128, 256, 64), 1),
     "edges, more tiles than blocks": Case((200, 264, 200), (128, 128, 64), 2),
@@ -72,6 +72,13 @@ CASES = {
     "splits in a cluster, a part each": Case((40, 136, 520), (64, 128, 64), 1, more={"splits": 4} | SWAPPED | IN_CLUSTER),
     "splits in a cluster, two of three finish": Case((40, 136, 520), (64, 128, 64), 1, batch=(2,), more={"splits": 3} | SWAPPED | IN_CLUSTER),
     "splits in a cluster, e4m3": Case((72, 72, 600), (128, 64, 128), 1, ("e4m3", "e4m3"), more={"splits": 2} | IN_CLUSTER),
+    "one consumer": Case((60, 136, 520), (64, 64, 64), 1, more={"splits": 2} | ALONE | IN_CLUSTER),
+    "one consumer, swapped": Case((37, 136, 520), (40, 64, 64), 1, more={"splits": 3} | ALONE | SWAPPED | IN_CLUSTER),
+    "one consumer, wide": Case((100, 72, 520), (104, 64, 128), 1, batch=(2,), more={"splits": 2} | ALONE | SWAPPED | IN_CLUSTER),
+    "one consumer, M contiguous": Case((24, 72, 520), (32, 64, 64), 1, majors="MK", more={"splits": 2} | ALONE | SWAPPED | IN_CLUSTER),
+    "swapped, 24 columns": Case((20, 136, 136), (24, 64, 64), 1, more=SWAPPED | PING_PONG),
+    "swapped, 120 columns, e4m3": Case((117, 144, 272), (120, 128, 128), 1, ("e4m3", "e4m3"), more=SWAPPED),
+    "56 columns, tf32": Case((136, 52, 72), (128, 56, 32), 1, ("tf32", "tf32")),
     "stream-K": Case((300, 70, 1100), (128, 64, 64), 4, more=STREAM),
     "stream-K, N contiguous, a batch": Case((130, 40, 1048), (128, 64, 64), 3, majors="KM", batch=(4,), more=STREAM),
     "stream-K, cluster": Case((500, 136, 1032), (128, 128, 64), 6, more=STREAM | CLUSTER),

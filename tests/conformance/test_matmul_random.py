@@ -50,6 +50,7 @@ def in_simulator() -> list[Any]:
 
 
 @pytest.mark.parametrize(("family", "number"), in_simulator())
+@pytest.mark.spread(2)
 def test_random_products_in_the_simulator(family: str, number: int) -> None:
     try:
         trial = run(family, number, IN_SIMULATOR, Memory())

@@ -120,6 +120,7 @@ def test_machine_code_is_the_same_each_time(golden: Golden) -> None:
 
 @each
 @pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.spread(2)
 def test_compiles_without_spills(golden: Golden, arch: str) -> None:
     resources = compile_cuda(golden.source(arch), name=golden.kernel, arch=arch).resources
     assert not resources.spills, resources

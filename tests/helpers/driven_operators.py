@@ -136,6 +136,33 @@ def half(number: float) -> float:
     return number / 2
 
 
+def least(number: float, most: float = 2.0) -> float:
+    return min(number, most)
+
+
+def case_builtins_and_defaults_are_looked_at() -> None:
+    """A variable may hide a builtin later, and a function may get other defaults."""
+
+    @tw.torch.op("driven::by_builtins", shape="x")
+    def by_builtins(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        combine[tw.ceil_div(x.numel(), 256), 256](out, x, x, least(9.0))
+        return out
+
+    (x,) = given(N)
+    assert is_repeated(by_builtins, x)
+    equal(by_builtins(x), 3 * x)
+    least.__defaults__ = (4.0,)
+    equal(by_builtins(x), 5 * x)
+    assert is_repeated(by_builtins, x)
+    globals()["min"] = max
+    equal(by_builtins(x), 10 * x)
+    del globals()["min"]
+    equal(by_builtins(x), 5 * x)
+    least.__defaults__ = (2.0,)
+    assert guards_of(lambda x, *, y=2: x) is None
+
+
 def case_functions_that_do_more_are_called() -> None:
     """What they read changes from call to call, and no argument says so."""
     counted: list[int] = []
@@ -274,6 +301,8 @@ def case_gradients() -> None:
         (only,) = torch.autograd.grad(combined(x, y.detach(), 3.0).sum(), x)
         assert (only == 1).all()
         with torch.no_grad():
+            assert not combined(x, y, 3.0).requires_grad
+        with torch.inference_mode(), torch.enable_grad():
             assert not combined(x, y, 3.0).requires_grad
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+
+from tests.helpers.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -15,11 +16,7 @@ EXAMPLES = ROOT / "examples"
 @cache
 def hatch_build() -> ModuleType:
     """Return what rewrites the wheel."""
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "hatch_build.py")
 
 
 @cache

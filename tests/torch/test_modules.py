@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from typing import Any
 
 import pytest
 
@@ -246,3 +247,34 @@ def test_a_language_model_learns_with_patched_modules_as_with_those_of_torch() -
     assert len(tw.torch.patch(ours).swapped) >= 9
     found, known = language_losses(ours, 8), language_losses(by_torch, 8)
     assert found == pytest.approx(known, rel=1e-3) and found[-1] < 0.8 * found[0]
+
+
+def test_torch_fx_takes_modules_as_whole() -> None:
+    """As it does those that they take the place of; a module that is traced by itself becomes its function."""
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(8, 8), torch.nn.RMSNorm(8)
+            self.heads = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            x = self.second(self.first(x))
+            return self.heads(query=x, key=x, value=x, need_weights=False)[0]
+
+    model, x = Model(), torch.randn(1, 3, 8)
+    known = torch.fx.symbolic_trace(model)
+    expected = known(x)
+    tw.torch.patch(model)
+    graph = torch.fx.symbolic_trace(model)
+    assert [str(n) for n in graph.graph.nodes] == [str(n) for n in known.graph.nodes]
+    torch.testing.assert_close(graph(x), expected)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(x), expected)
+    alone = torch.fx.symbolic_trace(model.first)
+    torch.testing.assert_close(alone(x), model.first(x))
+
+
+def test_torch_fx_takes_functions_as_whole() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: tw.torch.softmax(tw.torch.matmul(x, x), dim=0))
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(graph(x), torch.softmax(x @ x, 0))

@@ -32,6 +32,7 @@ def test_every_example_has_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(",", "").replace(" ", "-"))
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")

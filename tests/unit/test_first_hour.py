@@ -49,7 +49,7 @@ def test_there_are_thirty_tasks_in_order() -> None:
 @pytest.mark.parametrize(
     "title", [pytest.param(t, marks=pytest.mark.slow if is_slow(t) else ()) for t in TASKS if t != INSTALL]
 )
-@pytest.mark.spread(2)  # the slow tests do all of them twice, once after an installation
+@pytest.mark.spread(4)  # the slow tests do all of them twice, once after an installation
 def test_task(title: str, tmp_path: Path) -> None:
     skip_where_it_cannot_run(TASKS[title])
     folder = tmp_path / "hour"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import doctest
-import importlib.util
 import io
 import json
 import linecache
@@ -19,6 +18,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.helpers.scripts import load_script
 
 import tilewright as tw
 
@@ -26,14 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def load_maker():
-    spec = importlib.util.spec_from_file_location("make_notebooks", DOCS / "make_notebooks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MAKER = load_maker()
+MAKER = load_script(DOCS / "make_notebooks.py")
 
 
 def cells_of(page, kind):
@@ -85,6 +78,7 @@ def test_every_first_page_has_a_notebook_and_every_notebook_a_page():
 
 
 @pytest.mark.parametrize("page", MAKER.PAGES)
+@pytest.mark.spread(2)
 def test_cells_give_what_the_page_says(page):
     shell, cells, examples = Shell(), cells_of(page, "code"), expected(page)
     assert len(cells) == len(examples) > 5

@@ -35,6 +35,7 @@ FULL: dict[str, Callable[[], Plan]] = {
 @needs_nvrtc
 @pytest.mark.parametrize("arch", rest_is_slow(["sm_80", "sm_90a"], "sm_90a"))
 @pytest.mark.parametrize("make", FULL.values(), ids=FULL)
+@pytest.mark.spread(2)
 def test_full_extents_compile_without_spills(make: Callable[[], Plan], arch: str) -> None:
     resources = make().build().resources(arch)
     assert not resources.spills and resources.local_bytes == 0, resources

@@ -108,7 +108,7 @@ def refuse_spills(kernel: ScheduledKernel, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_kernels_compile_without_spills(path: Path, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = launched(path, monkeypatch)
     assert kernels

@@ -51,7 +51,7 @@ def test_every_rung_has_its_file() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")
@@ -93,7 +93,7 @@ def is_slow(rung: str, name: str, extents: tuple[int, int, int]) -> bool:
     ],
     ids=str,
 )
-@pytest.mark.spread(4)
+@pytest.mark.spread(8)
 def test_any_extents(stem: str, name: str, extents: tuple[int, int, int]) -> None:
     module, (m, n, k) = MODULES[stem], extents
     dtype = element_type(module)
@@ -241,7 +241,7 @@ INNER_LOOPS = ("05", "06", "07", "08", "10", "12", "13", "14")
     ]
     + [(*kernel, False) for kernel in KERNELS if kernel[0] >= "05"],
 )
-@pytest.mark.spread(4)
+@pytest.mark.spread(6)
 def test_no_spills(stem: str, name: str, whole: bool) -> None:
     module = MODULES[stem]
     grid, block, arguments = getattr(module, f"example_{name}")()
@@ -268,7 +268,7 @@ def loop_of(number: int, name: str = "multiply_tiles") -> Counter[str]:
     # Multiply-adds of all instructions of the inner loop, and reads of shared memory by 16 bytes for one of them.
     [(5, 0.88, 4 / 64), (6, 0.89, 4 / 64), (7, 0.89, 4 / 64), (8, 0.89, 4 / 64), (10, 0.91, 4 / 64), (12, 0.905, 6 / 128)],
 )  # fmt: skip
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_inner_loop(number: int, share: float, reads: float) -> None:
     loop = loop_of(number)
     assert multiply_adds(loop) / sum(loop.values()) >= share, loop

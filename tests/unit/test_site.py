@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import linecache
 import re
@@ -11,17 +10,14 @@ from types import ModuleType
 
 import pytest
 from tests.helpers.pages import DOCS
+from tests.helpers.scripts import load_script
 
 import tilewright as tw
 
 
 @pytest.fixture(scope="module")
 def conf() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_conf", DOCS / "conf.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(DOCS / "conf.py")
 
 
 def shown(conf: ModuleType, text: str, page: str = "language") -> str:

@@ -1,5 +1,6 @@
 """The subsets of the suite: what `slow` changes of a test."""
 
+import threading
 from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import QUICK, QUICK_TESTS, SLOW_SECONDS, mark_what_is_left_out, pytest_collection_modifyitems
-from tests.helpers import slow
+from tests.helpers import slow, time_limit
 
 
 def limit_of(request, *marks):
@@ -29,6 +30,32 @@ def test_a_slow_test_has_a_longer_limit_unless_it_names_one(request):
     assert limit_of(request) is None
     assert limit_of(request, pytest.mark.slow) == SLOW_SECONDS > float(request.config.getini("timeout"))
     assert limit_of(request, pytest.mark.slow, pytest.mark.timeout(7)) == 7
+
+
+def test_a_test_that_takes_longer_is_ended_and_no_other(request, monkeypatch):
+    ended, hung = [], threading.Event()
+    monkeypatch.setattr(time_limit, "_EVERY", 0.01)
+    monkeypatch.setattr(time_limit, "timeout_timer", lambda *what: (ended.append(what), hung.set()))
+    limit, (quick, slow_one) = (
+        time_limit.TimeLimit(),
+        (SimpleNamespace(timeout=t, method="thread") for t in (600, 0.02)),
+    )
+    limit.pytest_timeout_set_timer("quick", quick)
+    assert not hung.wait(0.1)
+    limit.pytest_timeout_cancel_timer("quick")
+    limit.pytest_timeout_set_timer("over", slow_one)
+    limit.pytest_timeout_cancel_timer("over")
+    assert not hung.wait(0.1)
+    limit.pytest_timeout_set_timer("hung", slow_one)
+    assert hung.wait(60) and ended == [("hung", slow_one)]
+    assert limit.pytest_timeout_set_timer("by signal", SimpleNamespace(timeout=1, method="signal")) is None
+
+
+def test_the_suite_keeps_its_limits_by_one_thread(request):
+    plugins = request.config.pluginmanager.get_plugins()
+    (limit,) = [plugin for plugin in plugins if isinstance(plugin, time_limit.TimeLimit)]
+    assert limit._running[1] is request.node
+    assert not hasattr(request.node, "cancel_timeout")  # what pytest-timeout leaves at a test that it watches
 
 
 @pytest.mark.parametrize(("factor", "rounds", "seconds"), [(1.0, 300, 20.0), (0.25, 75, 5.0), (1e-9, 1, 2e-8)])

@@ -140,13 +140,28 @@ def read(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def captured(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that functions and generators defined among the nodes use, at a time that is not known."""
-    inner = [
+    """Return the names that functions and generators defined among the nodes use, at a time that is not known.
+
+    Not their own variables: a parameter of the name of a loop's index would have the loop carry the index.
+    """
+    inner = (
         n for node in nodes for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.Lambda, ast.GeneratorExp))
-    ]
-    return read(inner).union(
-        *(statement.names for n in inner for statement in ast.walk(n) if isinstance(statement, ast.Nonlocal))
     )
+    return set().union(*map(_free, inner))
+
+
+def _free(scope: ast.FunctionDef | ast.Lambda | ast.GeneratorExp) -> set[str]:
+    """Return the names that a function or generator uses, without those that are surely its own."""
+    names = read([scope]).union(*(n.names for n in ast.walk(scope) if isinstance(n, ast.Nonlocal)))
+    if isinstance(scope, ast.GeneratorExp):
+        return names
+    given = scope.args
+    own = {a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if a}
+    around: list[ast.AST] = [*given.defaults, *filter(None, given.kw_defaults)]
+    if isinstance(scope, ast.FunctionDef):
+        own |= set(assigned(scope.body)).difference(*(statement.names for statement in nonlocals(scope.body)))
+        around += scope.decorator_list
+    return (names - own) | read(around)
 
 
 def nonlocals(statements: Sequence[ast.stmt]) -> list[ast.Nonlocal]:

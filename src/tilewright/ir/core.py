@@ -173,7 +173,9 @@ class Op:
     def is_pure(self) -> bool:
         """True where the results depend on the operands alone, and computing them is all that the op does."""
         roles = ROLES[type(self)]
-        return not roles.uses and not roles.block and (self.effects is NO_EFFECTS or self.effects == NO_EFFECTS)
+        if roles.pure is not None:
+            return roles.pure
+        return not roles.uses and not roles.block and self.effects == NO_EFFECTS
 
     @property
     def is_removable(self) -> bool:

@@ -277,7 +277,8 @@ def _buffer(declaration: UseDeclaration) -> Any:  # Any: as above
 class Roles(NamedTuple):
     """The names of an op class's fields by role, each in the order of declaration, and its uses of buffers.
 
-    `values` returns what an op has in the fields `operand`.
+    `values` returns what an op has in the fields `operand`. `pure` is `Op.is_pure` where it is the same for all ops of
+    the class, None where their effects depend on attributes.
     """
 
     operand: tuple[str, ...]
@@ -286,6 +287,7 @@ class Roles(NamedTuple):
     attribute: tuple[str, ...]
     uses: tuple[UseDeclaration, ...]
     values: Callable[[Any], tuple[Any, ...]]  # Any: an op, and values, which are above this file
+    pure: bool | None
 
 
 class _Known(dict[type, Roles]):
@@ -315,7 +317,10 @@ def _roles(op_class: type) -> Roles:
     assert not undeclared, f"{op_class.__name__}: how are the buffers {undeclared} used?"
     indices = {u.index for u in uses if u.index is not None}
     assert indices <= set(operand), f"{op_class.__name__}: no operands of the names {indices}"
-    return Roles(operand, operands, block, attribute, uses, _getter(operand))
+    pure: bool | None = not uses and not block and getattr(op_class, "EFFECTS", NO_EFFECTS) == NO_EFFECTS
+    if sum("effects" in vars(each) for each in op_class.__mro__) > 1:  # not only those of `Op`
+        pure = None
+    return Roles(operand, operands, block, attribute, uses, _getter(operand), pure)
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

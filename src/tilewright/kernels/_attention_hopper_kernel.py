@@ -17,6 +17,7 @@ each part and batch, in float32, and `add_parts` makes one of them (FlashDecodin
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
 
@@ -29,35 +30,116 @@ GROWTH = 8.0  # powers of two by which weights may exceed 1 before sums are scal
 LOWEST = -60.0  # of a greatest score in powers of two, so that its weight is far from 0 if that is not subtracted
 
 
+class Work(NamedTuple):
+    """A tile of 64 rows for each consumer, from `row` on, of a sequence; and the tiles of keys that it sees.
+
+    The sequence has `tokens` and `keys`, of which the first ones are those numbers in their arrays; no keys where the
+    tile has no row, or no key of its part. Its tiles of keys are `steps`, one at least; the last one is `last`.
+    """
+
+    row: Any
+    head: Any
+    batch: Any
+    part: Any
+    tokens: Any
+    keys: Any
+    first_token: Any
+    first_key: Any
+    last: Any
+    steps: Any
+
+
 @tw.kernel
-def attend_by_warpgroups(out, lse, Q, K, V, lengths, scale, left, right, together, plan: tw.constexpr):
+def attend_by_warpgroups(
+    out, lse, Q, K, V, tokens_at, keys_at, lengths, scale, left, right, together, plan: tw.constexpr
+):
     """Compute out (batch, heads, tokens, head), and lse unless it is None; `scale` has the factor log2(e).
 
-    `lengths` are how many keys each batch has, or None where all have those of K.
+    Sequences are batches, of which each has so many keys as `lengths` says, unless that is None; or parts of one batch
+    that begin where `tokens_at` and `keys_at` say.
     """
     sQ, sKV = tw.shared(Q.dtype, plan.smem_q), tw.shared(K.dtype, plan.smem_kv)
     warps = 4 * plan.consumers
     ring_q = tw.pipeline(plan.smem_q.shape[2], consumers=warps, bytes=2 * plan.rows * plan.head)
     ring_kv = tw.pipeline(plan.smem_kv.shape[2], consumers=warps, bytes=2 * plan.keys * plan.head)
-    parts = out.shape[0] // Q.shape[0] if plan.is_in_parts else 1
+    works = Works(plan, Q, K, (tokens_at, keys_at, lengths), (left, right, together), out)
     tw.sync_threads()  # the barriers are there
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
-            rings = ring_q.producer(), ring_kv.producer()
-            produce(Q, K, V, lengths, left, right, together, parts, sQ, sKV, *rings, plan)
+            produce(works, Q, K, V, sQ, sKV, ring_q.producer(), ring_kv.producer(), plan)
     else:
         tw.set_registers(plan.registers[1])
-        rings = ring_q.consumer(), ring_kv.consumer()
-        consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sKV, *rings, plan)
+        consume(works, out, lse, Q, scale, left, right, sQ, sKV, ring_q.consumer(), ring_kv.consumer(), plan)
 
 
-@tw.function
-def count_tiles(Q, parts, plan):
-    """Return how many tiles the block computes."""
-    tiles = tw.ceil_div(Q.shape[2], plan.rows) * Q.shape[1] * Q.shape[0] * parts
-    whole, rest = tiles // tw.grid_dim.x, tiles % tw.grid_dim.x
-    return whole + (position(whole) < rest).to(tw.int32)
+class Works:
+    """The tiles of this block, in rounds of all blocks."""
+
+    def __init__(self, plan, Q, K, sequences, sides, out):
+        self.plan, self.Q, self.K = plan, Q, K
+        self.tokens_at, self.keys_at, self.lengths = sequences
+        self.left, self.right, self.together = sides
+        self.parts = out.shape[0] // Q.shape[0] if plan.is_in_parts else 1
+
+    @property
+    def is_cut(self):
+        """Whether keys end where others may follow, in place of zeros."""
+        return self.tokens_at is not None or self.lengths is not None
+
+    def slots(self):
+        """Return how many tiles a head has; of sequences in one array some of them have no row."""
+        if self.tokens_at is None:
+            return tw.ceil_div(self.Q.shape[2], self.plan.rows)
+        return self.Q.shape[2] // self.plan.rows + self.tokens_at.shape[0] - 1
+
+    def count(self):
+        """Return how many tiles the block computes."""
+        tiles = self.slots() * self.Q.shape[1] * self.Q.shape[0] * self.parts
+        whole, rest = tiles // tw.grid_dim.x, tiles % tw.grid_dim.x
+        return whole + (position(whole) < rest).to(tw.int32)
+
+    def place(self, round):
+        """Return a round's tile. Under a causal mask those with most keys come first."""
+        plan, slots, heads = self.plan, self.slots(), self.Q.shape[1] * self.Q.shape[0]
+        number, part = round * tw.grid_dim.x + position(round), 0
+        if plan.is_in_parts:
+            number, part = number // self.parts, number % self.parts
+        if plan.has_right:  # the longest rows of a causal mask first, of so many heads that L2 keeps their keys
+            of_these = self.together * slots
+            before, number = number // of_these * self.together, number % of_these
+            beside = tw.minimum(self.together, heads - before)
+            slot, head = slots - 1 - number // beside, before + number % beside
+        else:
+            slot, head = number % slots, number // slots
+        batch = head // self.Q.shape[1]
+        row, tokens, keys, first_token, first_key = self.sequence(slot, batch)
+        return self.seen(row, head % self.Q.shape[1], batch, part, tokens, keys, first_token, first_key)
+
+    def sequence(self, slot, batch):
+        """Return a slot's first row, and how many tokens and keys its sequence has, and its first ones."""
+        if self.tokens_at is None:
+            keys = self.K.shape[2]
+            if self.lengths is not None:
+                keys = tw.minimum(tw.maximum(self.lengths[batch].to(tw.int32), 0), keys)
+            return slot * self.plan.rows, self.Q.shape[2], keys, 0, 0
+        return sequence_of(slot, self.tokens_at, self.keys_at, self.Q.shape[2], self.K.shape[2], self.plan)
+
+    def seen(self, row, head, batch, part, tokens, keys, first_token, first_key):
+        """Return the work of a tile."""
+        plan = self.plan
+        first, seen = row + keys - tokens, keys
+        if plan.has_right:
+            seen = tw.minimum(keys, first + plan.rows + self.right)
+        last, begin = tw.maximum(tw.ceil_div(seen, plan.keys), 1) - 1, tw.int32(0)
+        if plan.has_left:
+            begin = tw.minimum(tw.maximum(first - self.left, 0) // plan.keys, last)
+        steps = last - begin + 1
+        if plan.is_in_parts:
+            before, steps = steps * part // self.parts, steps * (part + 1) // self.parts - steps * part // self.parts
+            last = begin + tw.maximum(before + steps, 1) - 1
+            keys, steps = tw.where(steps == 0, 0, keys), tw.maximum(steps, 1)
+        return Work(row, head, batch, part, tokens, keys, first_token, first_key, last, steps)
 
 
 @tw.function
@@ -67,42 +149,32 @@ def position(round):
 
 
 @tw.function
-def place(round, Q, K, lengths, left, right, together, parts, plan):
-    """Return what the block computes: the tile's first row, head and batch; its part; keys, and tiles of them.
+def sequence_of(slot, tokens_at, keys_at, all_tokens, all_keys, plan):
+    """Return a slot's first row, and how many tokens and keys its sequence has, and its first ones.
 
-    `keys` are those of the batch, and 0 for a part without any. The tiles are `steps`, one at least, of which the last
-    one is `last`. Under a causal mask the tiles with most keys come first.
+    Sequence n has the slots from tokens_at[n] // rows + n on: as many as it has tiles, or one more, in which it has
+    neither rows nor keys.
     """
-    tiles, heads = tw.ceil_div(Q.shape[2], plan.rows), Q.shape[1] * Q.shape[0]
-    number, part = round * tw.grid_dim.x + position(round), 0
-    if plan.is_in_parts:
-        number, part = number // parts, number % parts
-    if plan.has_right:  # the longest rows of a causal mask first, of so many heads that L2 keeps their keys
-        before, number = number // (together * tiles) * together, number % (together * tiles)
-        beside = tw.minimum(together, heads - before)
-        row, head = (tiles - 1 - number // beside) * plan.rows, before + number % beside
-    else:
-        row, head = number % tiles * plan.rows, number // tiles
-    batch, keys = head // Q.shape[1], K.shape[2]
-    if lengths is not None:
-        keys = tw.minimum(tw.maximum(lengths[batch].to(tw.int32), 0), keys)
-    first, seen = row + keys - Q.shape[2], keys
-    if plan.has_right:
-        seen = tw.minimum(keys, first + plan.rows + right)
-    last, steps = tw.maximum(tw.ceil_div(seen, plan.keys), 1) - 1, 0
-    begin = tw.int32(0)
-    if plan.has_left:
-        begin = tw.minimum(tw.maximum(first - left, 0) // plan.keys, last)
-    steps = last - begin + 1
-    if plan.is_in_parts:
-        before, steps = steps * part // parts, steps * (part + 1) // parts - steps * part // parts
-        last = begin + tw.maximum(before + steps, 1) - 1
-        keys, steps = tw.where(steps == 0, 0, keys), tw.maximum(steps, 1)
-    return row, head % Q.shape[1], batch, part, keys, last, steps
+
+    def number(at, n, extent):
+        return tw.minimum(tw.maximum(at[n].to(tw.int32), 0), extent)
+
+    least, most = tw.int32(0), tokens_at.shape[0] - 2
+    while least < most:
+        middle = (least + most + 1) // 2
+        if number(tokens_at, middle, all_tokens) // plan.rows + middle <= slot:
+            least = middle
+        else:
+            most = middle - 1
+    first_token, first_key = number(tokens_at, least, all_tokens), number(keys_at, least, all_keys)
+    tokens = tw.maximum(number(tokens_at, least + 1, all_tokens) - first_token, 0)
+    keys = tw.maximum(number(keys_at, least + 1, all_keys) - first_key, 0)
+    row = (slot - first_token // plan.rows - least) * plan.rows
+    return row, tokens, tw.where(row < tokens, keys, 0), first_token, first_key
 
 
 @tw.function
-def produce(Q, K, V, lengths, left, right, together, parts, sQ, sKV, state_q, state_kv, plan):
+def produce(works, Q, K, V, sQ, sKV, state_q, state_kv, plan):
     """Bring the tiles in the order in which they are used."""
     gQ, gK, gV = (tw.guarded(x) for x in (Q, K, V))
     share = Q.shape[1] // K.shape[1]  # heads of Q for one of K and V
@@ -111,10 +183,13 @@ def produce(Q, K, V, lengths, left, right, together, parts, sQ, sKV, state_q, st
         with state_kv.fill() as (stage, full):
             tw.copy(LOAD, tw.local_tile(heads, (plan.keys, plan.head), (tile, 0)), sKV[:, :, stage], barrier=full)
 
-    for round in range(count_tiles(Q, parts, plan)):
-        row, head, batch, _, _, last, steps = place(round, Q, K, lengths, left, right, together, parts, plan)
-        rows = tw.domain_offset((row, 0), gQ[batch, head, ...])
-        k, v = (x[batch, head // share, ...] for x in (gK, gV))
+    for round in range(works.count()):
+        work = works.place(round)
+        last, steps = work.last, work.steps
+        rows = tw.domain_offset((work.first_token + work.row, 0), gQ[work.batch, work.head, ...])
+        k, v = (x[work.batch, work.head // share, ...] for x in (gK, gV))
+        if works.tokens_at is not None:
+            k, v = (tw.domain_offset((work.first_key, 0), x) for x in (k, v))
         with state_q.fill() as (stage, full):
             tw.copy(LOAD, tw.local_tile(rows, (plan.rows, plan.head), (0, 0)), sQ[:, :, stage], barrier=full)
         bring(k, last)
@@ -125,7 +200,7 @@ def produce(Q, K, V, lengths, left, right, together, parts, sQ, sKV, state_q, st
 
 
 @tw.function
-def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sKV, state_q, state_kv, plan):
+def consume(works, out, lse, Q, scale, left, right, sQ, sKV, state_q, state_kv, plan):
     """Compute 64 rows of each tile."""
     consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x - WARPGROUP
     ours = tw.named_barrier(1 + consumer, 2 * WARPGROUP)
@@ -159,8 +234,8 @@ def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sK
         tw.gemm(plan.output, weights, tV[:, :, :, v], acc)
         tw.wgmma_commit()
 
-    def mask(first_row, keys, first_key):
-        ahead = keys - Q.shape[2]  # row r is beside key r + ahead
+    def mask(first_row, tokens, keys, first_key):
+        ahead = keys - tokens  # row r is beside key r + ahead
         for r in tw.static_range(rows):
             beside, place = at[r, 0][0] + first_row + ahead, first_key + at[0, 0][1]
             behind = (tw.minimum(keys, beside + right + 1) if plan.has_right else keys) - place
@@ -198,29 +273,33 @@ def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sK
             state_kv.give_back(v)
         return tw.as_operand_a(plan.scores, S, to=plan.output)
 
-    def advance(step, v, q, first_row, keys, last, masked):
+    def advance(step, v, q, first_row, tokens, keys, last, masked):
         weights = finish(step, v)
         k = state_kv.acquire()
+        if works.is_cut:  # while all consumers may wait for each other
+            v = state_kv.acquire()
+            if step == 1:
+                clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
         if plan.consumers > 1:
             ours.sync()
         begin_scores(q, k)
-        v = state_kv.acquire()
-        if lengths is not None and step == 1:
-            clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
+        if not works.is_cut:
+            v = state_kv.acquire()
         begin_sums(weights, v)
         if plan.consumers > 1:
             next.arrive()
         tw.wgmma_wait(1)
         state_kv.give_back(k)
         if masked:
-            mask(first_row, keys, (last - step) * plan.keys)
+            mask(first_row, tokens, keys, (last - step) * plan.keys)
         weigh()
         return v
 
     if plan.consumers > 1 and consumer == plan.consumers - 1:
         next.arrive()  # the first consumer begins
-    for round in range(count_tiles(Q, parts, plan)):
-        first_row, head, batch, part, keys, last, steps = place(round, Q, K, lengths, left, right, together, parts, plan)
+    for round in range(works.count()):
+        work = works.place(round)
+        first_row, tokens, keys, last, steps = work.row, work.tokens, work.keys, work.last, work.steps
         tw.fill(top, NOTHING)
         tw.clear(total)
         tw.clear(acc)
@@ -228,44 +307,51 @@ def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sK
         begin_scores(q, k)
         tw.wgmma_wait(0)
         state_kv.give_back(k)
-        mask(first_row, keys, last * plan.keys)
+        mask(first_row, tokens, keys, last * plan.keys)
         weigh()
         # Tiles before `whole` end before the last key that all rows see; from `cut` on they begin behind the first one.
-        first, done = first_row + keys - Q.shape[2], 1
+        first, done = first_row + keys - tokens, 1
         if plan.has_right:
             whole = tw.minimum(keys, first + right + 1) // plan.keys
             done = tw.minimum(tw.maximum(last - whole + 1, 1), steps)
         for step in tw.range(1, done, unroll=1):
-            v = advance(step, v, q, first_row, keys, last, masked=True)
+            v = advance(step, v, q, first_row, tokens, keys, last, masked=True)
         until = steps
         if plan.has_left:
             cut = tw.ceil_div(tw.maximum(first + plan.rows - 1 - left, 0), plan.keys)
             until = tw.minimum(tw.maximum(last - cut + 1, done), steps)
         for step in tw.range(done, until, unroll=1):
-            v = advance(step, v, q, first_row, keys, last, masked=False)
+            v = advance(step, v, q, first_row, tokens, keys, last, masked=False)
         if plan.has_left:
             for step in tw.range(until, steps, unroll=1):
-                v = advance(step, v, q, first_row, keys, last, masked=True)
+                v = advance(step, v, q, first_row, tokens, keys, last, masked=True)
         weights = finish(steps, v)
         v = state_kv.acquire()
-        if lengths is not None and steps == 1:
+        if works.is_cut and steps == 1:
             clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
         begin_sums(weights, v)
         for r in tw.static_range(rows):
             total[r] = tw.reduce(total[r], "add", group=4)
         tw.wgmma_wait(0)
         state_kv.give_back(v)
+        batch = work.part * Q.shape[0] + work.batch
         for r in tw.static_range(rows):
             sums[r, :] *= 1.0 / tw.maximum(total[r], 1e-30)  # a row may see no key
             row = at[r, 0][0] + first_row
-            if lse is not None and (row < Q.shape[2]) & (tw.lane_id() % 4 == 0):
-                lse[part * Q.shape[0] + batch, head, row] = (top[r] * scale + tw.lg2_approx(total[r])) * LN2
+            if lse is not None and (row < tokens) & (tw.lane_id() % 4 == 0):
+                lse[batch, work.head, work.first_token + row] = (top[r] * scale + tw.lg2_approx(total[r])) * LN2
+        results = tw.guarded(out)[batch, work.head, ...]
+        if works.tokens_at is not None:  # the rows behind are another sequence's
+            begin = work.first_token
+            results = tw.guarded(out[batch, work.head, begin : begin + tokens, :])
+        tile = by_output.partition_C(tw.local_tile(results, (plan.rows, plan.head), (first_row // plan.rows, 0)))
         if plan.is_in_parts:
-            rows_of_part = tw.guarded(out)[part * Q.shape[0] + batch, head, ...]
-            tile = tw.local_tile(rows_of_part, (plan.rows, plan.head), (first_row // plan.rows, 0))
-            tw.copy(acc, by_output.partition_C(tile))
+            tw.copy(acc, tile)
+        elif works.tokens_at is not None and first_row + 64 * consumer + 64 > tokens:
+            tw.copy(acc.to(out.dtype), tile)
         else:
-            store(out, acc, tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0)), first_row, head, batch, plan)
+            buffer = tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0))
+            store(out, acc, buffer, work.first_token + first_row, work.head, work.batch, plan)
         state_q.give_back(q)
     if plan.consumers > 1 and consumer == 0:
         ours.sync()  # the last arrival, which no one waits for
@@ -273,13 +359,14 @@ def consume(out, lse, Q, K, lengths, scale, left, right, together, parts, sQ, sK
 
 @tw.function
 def clear_behind(tile, count, plan):
-    """Clear the rows of V behind a batch's last key: their weights are 0, and 0 times what is there may be NaN."""
-    zeros, beside = tw.registers(tile.dtype, VECTOR), plan.head // VECTOR
-    tw.clear(zeros)
-    for place in range(count * beside + tw.thread_idx.x % WARPGROUP, plan.keys * beside, WARPGROUP):
-        tw.copy(zeros, tw.local_tile(tile, (1, VECTOR), (place // beside, place % beside)))
-    tw.fence_proxy_async()  # wgmma reads them
-    tw.named_barrier(1 + plan.consumers, WARPGROUP).sync()
+    """Clear the rows of V behind a sequence's last key: their weights are 0, and 0 times what is there may be NaN."""
+    if count < plan.keys:
+        zeros, beside, threads = tw.registers(tile.dtype, VECTOR), plan.head // VECTOR, WARPGROUP * plan.consumers
+        tw.clear(zeros)
+        for place in range(count * beside + tw.thread_idx.x - WARPGROUP, plan.keys * beside, threads):
+            tw.copy(zeros, tw.local_tile(tile, (1, VECTOR), (place // beside, place % beside)))
+        tw.fence_proxy_async()  # wgmma reads them
+        tw.named_barrier(1 + 2 * plan.consumers, threads).sync()
 
 
 @tw.function

@@ -39,7 +39,7 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     meet(plan)  # the barriers are there
     if plan.peers > 1:
         tw.cluster_wait()
-    if plan.lends:
+    if plan.begins_early:
         tw.grid_dependency_wait()  # up to here this ran beside the launch before
         tw.launch_dependents()
     works = works_of(plan, D, A)
@@ -193,9 +193,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(2)]
     acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
     shape = plan.mma.partition_shape((rows, plan.tokens), "C")
-    parts = [acc] if plan.rounds else [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
     sums = tw.accumulator_rows(plan.mma, acc)
-    group_sums = [tw.accumulator_rows(plan.mma, part) for part in parts]
     words, packed = tw.registers(tw.uint32, plan.word_layout), sW.recast(tw.uint32)
     steps, steps_of_group = plan.steps // plan.additions, plan.steps // plan.parts
     shares = Shares(plan) if plan.shares > 1 else None
@@ -207,6 +205,10 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
     def chunk_of(item):
         """Return the chunk of a stage."""
         return item // plan.tiles % plan.span
+
+    def parts_of_iteration():
+        """Return registers for the sums of groups; ptxas would copy those that one iteration has from another."""
+        return [acc] if plan.rounds else [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
 
     def dequantise(item, stage):
         """Make operand A of an item."""
@@ -225,7 +227,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
                 if plan.rounds:
                     scale_column(w[:, 0, s], half, beside[0][place])
 
-    def begin(item, stage, g):
+    def begin(item, stage, g, parts):
         """Begin the products of a group, or of an item."""
         tw.wgmma_fence()
         part = parts[item % len(parts)]
@@ -235,7 +237,7 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
             tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=plan.rounds or s > 0)
         tw.wgmma_commit()
 
-    def add(item, stage, g, pending=0):
+    def add(item, stage, g, parts, pending=0):
         """Wait for the sums of a group, and add them to the total; `pending` newer groups may be under way."""
         if plan.rounds:
             tw.wgmma_wait(pending)
@@ -244,15 +246,15 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         scales = [beside[0][tile, group, 2 * (lane // 4) + half, stage].to(tw.float32) for half in range(2)]
         tw.wgmma_wait(pending)
         for half in tw.static_range(2):
-            row, found = 2 * (item % plan.tiles) + half, group_sums[item % len(parts)]
+            row, found = 2 * (item % plan.tiles) + half, tw.accumulator_rows(plan.mma, parts[item % len(parts)])
             sums[row, :] = tw.fma(found[half, :], scales[half], sums[row, :])
 
-    def finish_item(item, stage):
+    def finish_item(item, stage, parts):
         """Multiply the groups of an item behind its first, and add all."""
-        add(item, stage, 0)
+        add(item, stage, 0, parts)
         for g in tw.static_range(plan.additions - 1):
-            begin(item, stage, g + 1)
-            add(item, stage, g + 1)
+            begin(item, stage, g + 1, parts)
+            add(item, stage, g + 1, parts)
 
     def is_there(item, step, row):
         """Say whether an item of a step has weights."""
@@ -267,30 +269,30 @@ def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, op
         stage = take(plan, state)
         dequantise(0, stage)
         for step in tw.range(first, last, unroll=1):
-            held = stage
-            begin(0, held, 0)
+            held, parts = stage, parts_of_iteration()
+            begin(0, held, 0, parts)
             for item in tw.static_range(1, plan.items):
                 is_next = item % (plan.tiles * plan.span) == 0
                 next = take(plan, state) if is_next else held
                 if plan.overlaps:
                     dequantise(item, next)
-                    begin(item, next, 0)
-                    add(item - 1, held, 0, pending=1)
+                    begin(item, next, 0, parts)
+                    add(item - 1, held, 0, parts, pending=1)
                 else:
                     # Behind the last chunk, or column, nothing is made. ptxas moves what stands in a branch over no
                     # wait: so items are made while products are under way.
                     if is_there(item, step, row):
                         dequantise(item, next)
-                    finish_item(item - 1, held)
+                    finish_item(item - 1, held, parts)
                 if is_next:
                     state.give_back(held)
                 if not plan.overlaps:
-                    begin(item, next, 0)
+                    begin(item, next, 0, parts)
                 held = next
             if step + 1 < last:
                 stage = take(plan, state)
                 dequantise(0, stage)
-            finish_item(plan.items - 1, held)
+            finish_item(plan.items - 1, held, parts)
             state.give_back(held)
         place = row, column, batch
         if shares is not None:

@@ -172,10 +172,7 @@ def _forward(problem: Problem, out: Operand, lse: Operand | None) -> None:
     views = [problem.heads(x) for x in (out, problem.q, problem.k, problem.v)]
     numbers = None if lse is None else problem.numbers(lse)
     problem, views, numbers = _with_heads_as_tokens(problem, views, numbers)
-    sequences = problem.sequences
-    takes_lengths = sequences.tokens is None and views[1].shape[2] <= NARROW
-    family = family_of(problem, views, takes_lengths or not sequences.given())
-    (by_warpgroups if family == "hopper" else by_tiles)(problem, views, numbers)
+    (by_warpgroups if family_of(problem, views) == "hopper" else by_tiles)(problem, views, numbers)
 
 
 def by_tiles(problem: Problem, views: Sequence[View], lse: View | None, parts: int | None = None) -> None:
@@ -186,7 +183,7 @@ def by_tiles(problem: Problem, views: Sequence[View], lse: View | None, parts: i
     blocks = blocks_of(problem, q, plan.rows)
     if parts is None:
         slots = _RESIDENT * multiprocessors_of(problem.q)
-        steps = -(-k.shape[2] // plan.columns) // (problem.count if problem.is_ragged else 1)
+        steps = -(-k.shape[2] // (plan.columns * (problem.count if problem.is_ragged else 1)))
         parts = count_parts(blocks, steps, slots, math.prod(out.shape)) if slots else 1
     sums, numbers = make_parts(problem.function, problem.q, out, parts, problem.kind) if parts > 1 else (out, lse)
     launcher(attend, blocks * parts, plan.threads)(
@@ -220,7 +217,7 @@ def _with_heads_as_tokens(
     return replace(problem, right=UNLIMITED), found, None if lse is None else packed(lse)
 
 
-def family_of(problem: Problem, views: Sequence[View], is_whole: bool) -> str:
+def family_of(problem: Problem, views: Sequence[View], is_whole: bool = True) -> str:
     """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller.
 
     `is_whole` says that those of Hopper take the call's sequences.
@@ -241,20 +238,21 @@ def by_warpgroups(
     """Launch the kernel of Hopper; `blocks`, `keys` of a tile, and `parts` of all keys are for tests."""
     out, q, k, _ = views
     sides = problem.left < q_and_keys(views), problem.right < q_and_keys(views)
-    is_narrow = q.shape[2] <= NARROW
-    plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_narrow=is_narrow)
+    count = problem.count if problem.is_ragged else 1  # of sequences in one array
+    kind = {"is_narrow": q.shape[2] <= count * NARROW, "is_cut": bool(problem.sequences.given())}
+    plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, **kind)
     if blocks is None:
         blocks = multiprocessors_of(problem.q)
-    tiles = -(-q.shape[2] // plan.rows) * q.shape[1] * q.shape[0]
+    tiles = blocks_of(problem, q, plan.rows)
     if parts is None:
-        parts = count_parts(tiles, -(-k.shape[2] // plan.keys), blocks, math.prod(out.shape))
+        parts = count_parts(tiles, -(-k.shape[2] // (count * plan.keys)), blocks, math.prod(out.shape))
     grid = min(blocks, tiles * parts)
     sums, numbers = out, lse
     if parts > 1:
-        plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_narrow=is_narrow, is_in_parts=True)
+        plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_in_parts=True, **kind)
         sums, numbers = make_parts(problem.function, problem.q, out, parts, problem.kind)
     launcher(attend_by_warpgroups, grid, plan.threads)(
-        sums, numbers, *views[1:], problem.sequences.views()[2], problem.factor,
+        sums, numbers, *views[1:], *problem.sequences.views(), problem.factor,
         *map(np.int32, (problem.left, problem.right, heads_together(views, grid))), plan,
     )  # fmt: skip
     if parts > 1 and numbers is not None:

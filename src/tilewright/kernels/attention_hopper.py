@@ -18,7 +18,11 @@ HEADS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
-_NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 256: (64, 1, 5)}  # by the head: keys, and stages of Q and of K and V
+_NARROW_TILES = {
+    64: (160, 1, 10),
+    128: (128, 1, 6),
+    256: (64, 1, 5),
+}  # by the head: keys, and stages of Q and of K and V
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
 
@@ -74,10 +78,12 @@ def hopper_plan(
     *,
     is_narrow: bool = False,
     is_in_parts: bool = False,
+    is_cut: bool = False,
 ) -> HopperAttentionPlan:
     """Return the plan for float16 or bfloat16 and up to 256 elements a head; `keys` is another tile of keys.
 
-    A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time.
+    A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time. Where sequences are
+    cut out of arrays (`is_cut`), where they are takes registers: tiles have fewer keys, and of long heads 64 rows.
 
     >>> plan = hopper_plan(bfloat16, 128, False, True)
     >>> plan.rows, plan.keys, plan.threads
@@ -91,8 +97,12 @@ def hopper_plan(
         128: (128, 128 if is_masked else 160, 2, 4),
         256: (128, 80 if not is_masked else 48 if has_left and has_right else 64, 1, 4),
     }[head]
-    if is_narrow:
+    if is_narrow or (is_cut and head == 256):
         rows, most, q_stages, stages = NARROW, *_NARROW_TILES[head]
+        most -= 16 * (2 if head == 64 else 1) * (is_cut and is_in_parts)
+    elif is_cut:
+        both = has_left and has_right
+        most = (80 if both else 96) if head == 64 else 112 if both else min(most, 144)
     elif is_in_parts and head == 256:
         most = 48  # where they are stored takes registers too
     tile, consumers, types = keys or most, rows // 64, _TYPES[dtype]
@@ -211,8 +221,8 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
 def why_not(views: Sequence[View], factor: float, is_whole: bool, arch: Arch) -> str | None:
     """Return why a call cannot be computed by warpgroups, or None if it can.
 
-    `views` are out, q, k and v; `factor` is the scale in units of log 2, and `is_whole` says that every batch has all
-    of its tokens, and of its keys too unless there are no more tokens than a narrow tile has.
+    `views` are out, q, k and v; `factor` is the scale in units of log 2, and `is_whole` says that the kernel takes the
+    call's sequences: that of gradients only batches that have all of their tokens and keys.
     """
     out, q, _, v = views
     if arch.name != "sm_90a":
@@ -222,7 +232,7 @@ def why_not(views: Sequence[View], factor: float, is_whole: bool, arch: Arch) ->
     if not FEWEST <= q.shape[3] <= HEADS[-1] or v.shape[3] != q.shape[3]:
         return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles {FEWEST} to {HEADS[-1]}, the same of both"
     if not is_whole:
-        return "a bulk copy of a sequence's last tile would bring and overwrite tokens of the next one"
+        return "gradients of a sequence's last tile would be those of the tokens behind it too"
     if not 0 < factor <= _MOST_SCALE:
         return f"scores are scaled after their maximum is taken, and {factor} changes their order or overflows"
     for x in views:

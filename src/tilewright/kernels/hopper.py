@@ -48,11 +48,12 @@ from tilewright.transactions import ROW
 
 # Tiles along M before the next along N, by the bytes of an element: what examples 05 and 06 do. With 4 bytes groups of
 # 16 took 0.2 to 0.9 % less than of 8 (4096 and 8192 cubed, example 05 on an H200); in ping-pong of 128 x 128 they take
-# 1.2, 0.2 and 1.9 % more (2048, 4096 and 8192 cubed).
+# 1.2, 0.2 and 1.9 % more (2048, 4096 and 8192 cubed). With 2 bytes they take 0.4 % less in 128 x 256 at the mean of 12
+# products for half a second each, which is for a wave of 132 about as high as wide, and 0.8 % less in pairs.
 _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
 WARP = 32
-_NARROW = (8, 16, 32, 64)  # extents along which D is narrow
+_NARROW = 128  # rows or columns of D up to which a tile has them all
 _LEAST_ROWS = 8  # of an operand whose rows are contiguous: those that a swizzle goes over
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
@@ -131,6 +132,9 @@ _ISSUED = 0.96  # of the peak rate, by wgmma on zeros: 728.5 of 757 TFLOP/s on a
 # Bytes of whole lines that come from L2 in a clock: to one multiprocessor, and to all. Of 390 candidates on an H200
 # those with rows at whole lines took up to 140 GB/ms each and 18 TB/s in all; with rows between lines, of which each is
 # read from two, 6.5 to 8 TB/s, 12 to 15 as lines.
+# Bytes of rows behind a matrix's end, which TMA fills up with zeros, in a clock of all multiprocessors: if 128 blocks
+# had tiles of 128 rows for 64 of a matrix, each row took 4.2 ns a step; for 8 blocks of 72 nothing was seen.
+_ZEROS_PER_CLOCK = 2048
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 8200
 # Of the time that a step's bytes take, what is added to its products. What a cluster shares counts in full: on an H200
 # pairs took as long as single blocks where L2 kept up.
@@ -147,7 +151,7 @@ _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, m
 # D^T, whose threads multiply a scale for each of their columns: 8.6 us, and 6.9 by two splits in a cluster.
 _LEAST_SCALED_US = 0.3
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
-_CLUSTER_US = 0.9  # until all blocks of a cluster run, and until all have ended
+_CLUSTER_US = 0.9  # until both blocks of a pair run, and until both have ended; those that add up sums begin early
 # In microseconds: until the first products, an estimate; a tile of 128 x 256 from its last product to the next tile's
 # first, by which ping-pong in 128 x 128 takes 0.97 of it at 2048 and 4096 cubed on an H200, and 0.99 where K is 14336
 # (and which TileLang's rates at K = 256 to 2048 show); and a second launch, an estimate.
@@ -159,7 +163,9 @@ _ELEMENT_US = (
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
 _APART = 1.1  # of a step in a stretch of stream-K, an estimate: blocks are at different K, and share less in L2
-_GATHER_US = 1.0  # stores to another block, an arrival there, and a wait
+# Stores to another block, an arrival there, and a wait; more for each further block, and for a second consumer; and the
+# bytes of memory that a multiprocessor gets in a second: as fitted to 860 candidates for up to 128 rows on an H200.
+_GATHER_US, _PEER_US, _TWO_US, _MEMORY_OF_ONE = 1.0, 0.05, 0.6, 50e9
 
 
 class Hopper(Family):
@@ -254,11 +260,12 @@ class Hopper(Family):
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
-        compute += _CLUSTER_US * (c.cluster_size > 1)
-        memory = _memory_us(problem, c, machine.gpu)
+        compute += _CLUSTER_US * (c.cluster > 1)
+        memory = max(_memory_us(problem, c, machine.gpu), problem.bytes / (busy * _MEMORY_OF_ONE) * 1e6)
         if c.adds_in_cluster:
             sums = (c.splits - 1) * m * n * problem.accumulator.bytes // owners
-            compute += _GATHER_US + sums / _l2_bytes_per_us(machine, busy)
+            compute += _GATHER_US + _PEER_US * (c.splits - 1) + _TWO_US * (c.consumers > 1)
+            compute += sums / _l2_bytes_per_us(machine, busy)
         elif c.splits > 1:
             space = workspace_bytes(problem, c.splits) / machine.bandwidth
             memory, adding = memory + space, _LAUNCH_US + _START_US + space
@@ -317,11 +324,10 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     """Yield the configurations without splits."""
     promotes, halves = problem.promotes, 1 + problem.is_gated
     for is_swapped, extent in ((True, problem.m), (False, problem.columns)):  # first: of equals they do least
-        if extent > _NARROW[-1]:
+        if extent > _NARROW:
             continue
         operand, parts = (problem.a, 1) if is_swapped else (problem.b, halves)
-        least = parts * (_LEAST_ROWS if operand.major == "K" else _LEAST_CONTIGUOUS)
-        narrow = next(width for width in _NARROW if max(extent, least) <= width)
+        narrow = _narrow_width(operand, extent, parts)
         for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
             heights = [wide * times for times in range(1, halves + 1) if is_swapped or times == 1]
             for height in heights if not problem.is_gated or may_alternate(problem) else heights[-1:]:
@@ -345,6 +351,16 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             found = _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
             if (tile, is_ping_pong, cluster) not in _AT_ONCE or _tiles(problem, found) <= found.blocks:
                 yield found
+
+
+def _narrow_width(operand: Operand, extent: int, parts: int) -> int:
+    """Return how wide a narrow tile is: multiples of the rows that a swizzle goes over, for TMA fills up few rows then.
+
+    Where rows are contiguous, a power of two.
+    """
+    if operand.major == "K":
+        return -(-extent // (parts * _LEAST_ROWS)) * parts * _LEAST_ROWS
+    return 1 << (max(extent, parts * _LEAST_CONTIGUOUS) - 1).bit_length()
 
 
 def _tiles(problem: Problem, c: HopperConfiguration) -> int:
@@ -416,7 +432,11 @@ def _configuration(
 ) -> HopperConfiguration:
     """Return a configuration with as many stages as shared memory holds beside the results."""
     warps = tile[0] // ROWS * 4 if tile[0] == _THREE[0] and not is_swapped else 4 * consumers, 1
-    group = 8 if is_ping_pong and tile == (128, 128) else _GROUP[problem.a.dtype.bytes]
+    group = _GROUP[problem.a.dtype.bytes]
+    if tile == (128, 128) and is_ping_pong:
+        group = 8
+    elif tile == (128, 256) and problem.a.dtype.bits == 16:
+        group = 16
     found = HopperConfiguration(
         (*tile, ROW // problem.a.dtype.bytes),
         warps[::-1] if is_swapped else warps,
@@ -517,9 +537,16 @@ def step_us(
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
     filled = (of_a + of_b / c.cluster) / rate
-    scaled = _LEAST_SCALED_US * (n / _NARROW[-1] if c.is_swapped else 1) if problem.blocks else 0.0
+    filled += _beyond(problem, c) * row * busy / (_ZEROS_PER_CLOCK * machine.gpu.clock / 1e6)
+    scaled = _LEAST_SCALED_US * (n / 64 if c.is_swapped else 1) if problem.blocks else 0.0
     is_long = 2 * problem.m * problem.columns * problem.k * problem.batch > _LONG
     return max(multiplying + _BESIDE * (1 + is_long) * (of_a + of_b) / rate, filled, scaled, _LEAST_STEP_US)
+
+
+def _beyond(problem: Problem, c: HopperConfiguration) -> float:
+    """Return how many rows of a step TMA fills up with zeros, at the average of all tiles."""
+    pairs = zip(c.tile, (problem.m, problem.columns), strict=False)
+    return sum(tile - extent / -(-extent // tile) for tile, extent in pairs)
 
 
 def _lines(operand: Operand) -> float:

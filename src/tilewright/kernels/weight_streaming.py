@@ -29,7 +29,7 @@ ROWS = 16  # of x in a block at most
 # What the prediction takes: the time from a load to its data in microseconds, and how many bytes the second-level cache
 # gives for each that memory does.
 _LATENCY_US, _CACHE_RATE = 0.8, 1.3
-_START_US = 4.5  # the first loads of a block and its last sums, which hide less where a multiprocessor has one block:
+_START_US = 3.9  # the first loads of a block and its last sums, which hide less where a multiprocessor has one block:
 _ALONE_US = 0.7  # one row took 11.2 us in blocks of 64 columns on an H200, and 10.4 in those of 32
 _INSTRUCTIONS_PER_US = 4 * 1400  # of warps, that a multiprocessor issues
 

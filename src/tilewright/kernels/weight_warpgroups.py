@@ -35,15 +35,18 @@ _ROWS_OF_X = (8, 16, 32, 64, 128)
 _ROUNDED_ROWS = 256  # of weights that are rounded: registers hold no sums of groups beside the total's
 _ROUNDED_STAGES = 3  # at least: 4 bits in groups of 128 and more leave memory for them, and 8 bits never
 _PEERS = (2, 4, 8)
+_PAIRED_ROWS = 32  # of which each of two blocks adds up a half: an instruction stores 16 at least
+_EARLY_ROWS = 64  # of x at most, in tiles whose blocks begin early: they last so short that the start counts
 
 # What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
 # under way and with one, and the sums of a group; the share of their time at the peak that products add to that, and
-# the share of the peak that they reach on all multiprocessors; the first stage, a tile's results, and sums of others.
-# Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in groups of 128; bytes and other
-# groups are estimates.
+# the share of the peak that they reach on all multiprocessors; the first stage, and what of it is over when blocks that
+# begin early may read; a tile's results; and sums of others, those that pairs send by bulk copies, and those that come
+# by stores, behind a fence. Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in
+# groups of 128; bytes and other groups are estimates.
 _CONVERT_US, _CONVERT_ONE_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.03, 1.8
 _BESIDE, _POWER, _ROUNDED_POWER, _ISSUED = 0.63, 0.72, 0.80, 0.96
-_START_US, _TILE_US, _SUMS_US = 3.5, 1.5 / (128 * 128), 0.9
+_START_US, _EARLY_US, _TILE_US, _SENT_US, _SUMS_US = 3.5, 0.6, 1.5 / (128 * 128), 0.3, 0.9
 _L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL = 71, 7300  # as in hopper.py
 
 
@@ -106,8 +109,8 @@ class WarpgroupPlan(WeightPlan):
 
     @property
     def owners(self) -> int:
-        """The peers that add up sums, each those of as many rows of x: two of 128 rows."""
-        return 2 if self.peers > 1 and self.tokens > ROWS else 1
+        """The peers that add up sums, each those of as many rows of x: two of 128 rows, or a pair of fewer."""
+        return _owners(self.tokens, self.peers)
 
     @property
     def additions(self) -> int:
@@ -149,6 +152,11 @@ class WarpgroupPlan(WeightPlan):
     def lends(self) -> bool:
         """Whether two peers send each other sums from a stage of x to a stage of x, when all are read."""
         return self.owners == self.peers == 2
+
+    @property
+    def begins_early(self) -> bool:
+        """Whether blocks prepare while the launch before runs."""
+        return self.lends or self.tokens <= _EARLY_ROWS
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -279,9 +287,11 @@ class WeightWarpgroups(Family):
         filled = plan.stage_bytes / plan.span / min(_L2_BYTES_PER_CLOCK, _L2_BYTES_PER_CLOCK_IN_ALL / min(tiles, 132))
         filled /= machine.gpu.clock / 1e6
         chunks = -(-problem.k // (CHUNK * plan.chunks * plan.peers)) * plan.chunks
-        finish = m * n * _TILE_US + _SUMS_US * (plan.peers > 1 or plan.shares > 1)
-        compute = _START_US + waves * (chunks * max(step, filled) + finish)
-        return Prediction(tiles, 1, waves, compute, problem.bytes / machine.bandwidth + _START_US)
+        sums = _SENT_US if plan.lends else _SUMS_US * (plan.peers > 1 or plan.shares > 1)
+        finish = m * n / plan.owners * _TILE_US + sums
+        start = _START_US - _EARLY_US * plan.begins_early
+        compute = start + waves * (chunks * max(step, filled) + finish)
+        return Prediction(tiles, 1, waves, compute, problem.bytes / machine.bandwidth + start)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, WarpgroupConfiguration), configuration
@@ -293,7 +303,7 @@ class WeightWarpgroups(Family):
         tiles = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
         blocks = min(tiles, configuration.blocks) if plan.peers == 1 else tiles * plan.peers
         further = plan.arrays + len(problem.operands) + len(plan.epilogue.numbers)
-        launcher = _kernel(further, plan.peers, plan.lends)[blocks, THREADS]
+        launcher = _kernel(further, plan.peers, plan.begins_early)[blocks, THREADS]
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
@@ -318,8 +328,8 @@ def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: 
 
 @cache
 def _kernel(further: int, cluster: int, is_early: bool) -> Kernel:
-    kernel = multiply_weights_by_warpgroups.numbered(further).configure(min_blocks=1)
-    return kernel.configure(cluster=cluster, dependent_launch=is_early) if cluster > 1 else kernel
+    kernel = multiply_weights_by_warpgroups.numbered(further).configure(min_blocks=1, dependent_launch=is_early)
+    return kernel.configure(cluster=cluster) if cluster > 1 else kernel
 
 
 def warpgroup_plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupPlan:
@@ -336,6 +346,7 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
     rows, columns, _ = configuration.tile
     weights: WeightFormat | None = problem.weights
     assert weights is not None
+    owners = _owners(rows, configuration.splits)
     return WarpgroupPlan(
         weights,
         max(columns // (ROWS * CONSUMERS), 1),
@@ -348,11 +359,15 @@ def _plan(problem: Problem, configuration: WarpgroupConfiguration) -> WarpgroupP
         configuration.splits,
         problem.batch != 1,
         Grouped(_GROUP),
-        make_tiled_mma(_instruction(problem.compute, min(rows, ROWS) if rows <= 2 * ROWS else 32, "SS")),
+        make_tiled_mma(_instruction(problem.compute, min(rows // owners, ROWS) if rows <= 2 * ROWS else 32, "SS")),
         problem.compute,
         rows > 8 and problem.is_whole_vectors and problem.d.dtype.bytes == 2,
         rows == _ROUNDED_ROWS,
     )
+
+
+def _owners(rows: int, peers: int) -> int:
+    return 2 if (peers == 2 and rows >= _PAIRED_ROWS) or (peers > 1 and rows > ROWS) else 1
 
 
 def _instruction(dtype: DType, columns: int, places: str) -> MMAAtom:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import sys
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from tilewright.frames import hands_on, is_user_file
@@ -63,9 +64,7 @@ def assigned_names(frame: FrameType | None) -> tuple[str, ...]:
     """
     if frame is None:
         return ()
-    following = [
-        op for op in dis.get_instructions(frame.f_code) if op.offset > frame.f_lasti and op.opname not in _SKIPPED
-    ]
+    following = [op for op in _instructions(frame.f_code) if op.offset > frame.f_lasti]
     if not following:
         return ()
     first, *others = following
@@ -77,6 +76,11 @@ def assigned_names(frame: FrameType | None) -> tuple[str, ...]:
             names += _stored(op)
         return tuple(names) if len(names) == first.arg else ()
     return tuple(_stored(first)) if len(_stored(first)) == 1 else ()
+
+
+@functools.lru_cache(maxsize=32)  # a user's function makes many loops, one after another
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    return [op for op in dis.get_instructions(code) if op.opname not in _SKIPPED]
 
 
 def _stored(op: dis.Instruction) -> list[str]:

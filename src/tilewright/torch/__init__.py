@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import torch.fx
+
 from tilewright.torch import nn as nn
 from tilewright.torch.dropout import dropout as dropout
 from tilewright.torch.exchange import all_gather_matmul as all_gather_matmul
@@ -44,3 +46,8 @@ __all__ = [
     "grouped_matmul_combine", "overlap_products", "OverlapPass", "SymmetricGroup", "use_symmetric_memory",
     "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip
+
+for _name in ("matmul", "grouped_matmul", "quantized_matmul", "dropout", "softmax", "log_softmax", "rms_norm"):
+    torch.fx.wrap(_name)  # symbolic tracing records a call of it, as of torch's own functions
+for _name in ("layer_norm", "permute", "cross_entropy", "rope", "attention", "scaled_dot_product_attention"):
+    torch.fx.wrap(_name)

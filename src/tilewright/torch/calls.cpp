@@ -9,6 +9,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -40,14 +41,16 @@ static py::object owned(PyObject *object) {
     return py::reinterpret_steal<py::object>(object);
 }
 
-/* A variable of Python that a function reads, or the code of one that it calls, and what it was. */
+/* A variable of Python that a function reads, or the code or defaults of one that it calls, and what it was; Ellipsis
+   where there was nothing. */
 struct Guard {
     py::object holder, name, value;
     bool holds() const {
-        PyObject *now = PyDict_Check(holder.ptr())   ? PyDict_GetItemWithError(holder.ptr(), name.ptr())
-                        : PyCell_Check(holder.ptr()) ? PyCell_GET(holder.ptr())
-                                                     : PyFunction_GetCode(holder.ptr());
-        return now == value.ptr();
+        PyObject *now = PyDict_Check(holder.ptr())        ? PyDict_GetItemWithError(holder.ptr(), name.ptr())
+                        : PyCell_Check(holder.ptr())      ? PyCell_GET(holder.ptr())
+                        : PyUnicode_GET_LENGTH(name.ptr()) ? PyFunction_GetDefaults(holder.ptr())
+                                                          : PyFunction_GetCode(holder.ptr());
+        return (now == nullptr ? Py_Ellipsis : now) == value.ptr();
     }
 };
 
@@ -90,9 +93,10 @@ struct Kind {
 
 struct State {
     py::object function, watch, finish, places, defaults, observers;
-    bool repeats, checks, is_single, may_be_none;
+    bool repeats, checks, may_be_none;
+    int count; /* of the results; below 0 where they are a list */
     bool is_stale = false; /* a guard does not hold any more */
-    std::vector<int> saved; /* places of inputs; -1 are the results */
+    std::vector<int> saved; /* places of inputs; -1 are the results, -2 is the first of them */
     std::vector<Guard> guards;
     std::unordered_map<std::string, std::shared_ptr<Kind>> kinds;
     std::string last; /* the key of the kind that was met last */
@@ -169,7 +173,8 @@ static bool put_tensor(const State &state, PyObject *input, Call &call) {
 static bool put_int(const State &state, PyObject *input, Call &call) {
     int overflow = 0;
     if (!PyLong_CheckExact(input) || call.word_count + 8 > MAX_WORDS) return false;
-    if (state.repeats) call.put((uint64_t)PyLong_AsLongLongAndOverflow(input, &overflow));
+    uint64_t value = (uint64_t)PyLong_AsLongLongAndOverflow(input, &overflow);
+    if (state.repeats) call.put(value);
     return !overflow;
 }
 
@@ -195,7 +200,7 @@ static bool read(const State &state, PyObject *args, PyObject *keywords, Call &c
     if (!put_inputs(state, args, keywords, call) || !put_thread(call)) return false;
     for (int n = 0; n < call.count; n++)
         if (!put_input(state, call.inputs[n], call)) return false;
-    call.wants_gradient = call.wants_gradient && c10::GradMode::is_enabled();
+    call.wants_gradient = call.wants_gradient && c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
     call.put(call.wants_gradient);
     return true;
 }
@@ -263,16 +268,25 @@ static bool repeat(const Plan &plan, const Call &call, variable_list &results) {
     return true;
 }
 
-/* Put the tensors of what a function returned into `results`; false for what a call like this must not return. */
-static bool take_results(const State &state, const Call &call, py::handle object, variable_list &results) {
-    if (PyTuple_CheckExact(object.ptr()) || PyList_CheckExact(object.ptr())) {
-        for (Py_ssize_t n = 0; n < PySequence_Fast_GET_SIZE(object.ptr()); n++)
-            if (!take_results(state, call, PySequence_Fast_GET_ITEM(object.ptr(), n), results)) return false;
+/* Put the tensors of what a function returned into `results`; false for what a call like this must not return.
+
+   A view, such as a transposed result, becomes a tensor of its own, as those of PyTorch's operators are: autograd would
+   refuse to write to a view that was made without gradients. */
+static bool take_results(const State &state, const Call &call, py::handle object, variable_list &results,
+                         int depth = 0) {
+    bool is_fixed = state.count >= 0;
+    if (PyTuple_CheckExact(object.ptr()) || (!is_fixed && PyList_CheckExact(object.ptr()))) {
+        Py_ssize_t count = PySequence_Fast_GET_SIZE(object.ptr());
+        if (is_fixed && (depth || count < 2 || count != state.count)) return false;
+        for (Py_ssize_t n = 0; n < count; n++)
+            if (!take_results(state, call, PySequence_Fast_GET_ITEM(object.ptr(), n), results, depth + 1)) return false;
         return true;
     }
+    if (is_fixed && !depth && state.count != (object.is_none() ? std::min(state.count, 1) : 1)) return false;
     if (object.is_none()) return !call.wants_gradient;
     if (!THPVariable_CheckExact(object.ptr())) return false;
     Tensor x = THPVariable_Unpack(object.ptr());
+    if (x.is_view() && !x.requires_grad()) x.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
     if (state.checks) { /* of our own operators none returns memory that another one has */
         if (!x.has_storage()) return false;
         for (const variable_list *others : {&call.tensors, (const variable_list *)&results})
@@ -332,9 +346,11 @@ struct Gradient : torch::autograd::Function<Gradient> {
         variable_list results, saved;
         py::object object;
         bool is_tuple;
-        if (!compute(*state, *kind, *call, results, object, is_tuple) || is_tuple == state->is_single) throw Refused();
+        if (!compute(*state, *kind, *call, results, object, is_tuple)) throw Refused();
+        if (state->count == 1 && is_tuple) throw Refused();
         for (int place : state->saved)
-            if (place < 0) saved.insert(saved.end(), results.begin(), results.end());
+            if (place == -1) saved.insert(saved.end(), results.begin(), results.end());
+            else if (place < 0) saved.push_back(results[-2 - place]);
             else if (PyObject *input = call->inputs[place]; THPVariable_CheckExact(input))
                 saved.push_back(THPVariable_Unpack(input));
         if (!saved.empty()) context->save_for_backward(std::move(saved));
@@ -352,7 +368,12 @@ struct Gradient : torch::autograd::Function<Gradient> {
             if (input.ptr() == Py_Ellipsis) needs.append(context->needs_input_grad(needs.size()));
         py::tuple given = py::make_tuple(kept->inputs, list_of(saved), needs, list_of(gradients));
         py::object found = owned(PyObject_CallObject(kept->finish.ptr(), given.ptr()));
-        for (py::handle each : found) answer.push_back(each.is_none() ? Tensor() : THPVariable_Unpack(each.ptr()));
+        for (py::handle each : found) {
+            bool is_tensor = THPVariable_Check(each.ptr());
+            TORCH_CHECK(is_tensor || each.is_none(), "expected Variable or None (got ",
+                        Py_TYPE(each.ptr())->tp_name, ")");
+            answer.push_back(is_tensor ? THPVariable_Unpack(each.ptr()) : Tensor());
+        }
         answer.resize(needs.size() + 3); /* forward's last parameters have none */
         return answer;
     }
@@ -363,7 +384,7 @@ struct Gradient : torch::autograd::Function<Gradient> {
 static PyObject *run(State &state, Kind &kind, Call &call) {
     variable_list results;
     py::object object;
-    bool is_tuple = !state.is_single;
+    bool is_tuple = state.count != 1;
     if (call.wants_gradient) {
         at::TensorList tensors = call.tensors;
         try {
@@ -422,13 +443,13 @@ static PyMethodDef call_def = {"call", (PyCFunction)(void *)call_met, METH_FASTC
 
 static void drop(PyObject *capsule) { delete &state_of(capsule); }
 
-/* calls(function, watch, finish, places, defaults, observers, saved, flags, guards) returns call and add. */
+/* calls(function, watch, finish, places, defaults, observers, saved, flags, guards, count) returns call and add. */
 static PyObject *calls(PyObject *, PyObject *args) {
     HANDLE_TH_ERRORS
     auto given = py::reinterpret_borrow<py::tuple>(args);
     int flags = given[7].cast<int>();
     auto state = new State{given[0], given[1], given[2], given[3], given[4], given[5], bool(flags & 1), bool(flags & 2),
-                           bool(flags & 4), bool(flags & 8)};
+                           bool(flags & 4), given[9].cast<int>()};
     py::object capsule = owned(PyCapsule_New(state, nullptr, drop));
     state->saved = given[6].cast<std::vector<int>>();
     for (py::handle each : given[8]) {

@@ -28,6 +28,7 @@ _OTHERS: set[int] = set()
 # The types that the dispatcher takes as they are, by the schema's.
 _SCALARS = {"int": int, "SymInt": int, "float": float, "bool": bool, "str": str, "ScalarType": torch.dtype}
 _INTEGERS = ("List[int]", "List[SymInt]")
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _TENSORS = (torch.Tensor, torch.nn.Parameter)  # others may have a say in what is done with them
 
 
@@ -80,6 +81,7 @@ class Inputs:
         self._tensors: list[int] = []
         self._scalars: list[tuple[int, tuple[type, ...]]] = []
         self._integers: list[int] = []
+        self._numbers: list[int] = []  # of the scalars, those that are integers
         self.is_known: bool = not schema.is_mutable  # a call that writes its inputs tells autograd of it
         for place, argument in enumerate(schema.arguments):
             kind = str(argument.real_type)  # `type` calls an element type an int
@@ -89,6 +91,8 @@ class Inputs:
                 self._tensors.append(place)
             elif inner in _SCALARS:
                 self._scalars.append((place, (_SCALARS[inner], *((type(None),) if is_optional else ()))))
+                if _SCALARS[inner] is int:
+                    self._numbers.append(place)
             elif inner in _INTEGERS:
                 self._integers.append(place)
             else:
@@ -104,8 +108,13 @@ class Inputs:
         for place, kinds in self._scalars:
             if type(args[place]) not in kinds:
                 return 0
+        for place in self._numbers:
+            if args[place] is not None and not _LEAST <= args[place] <= _MOST:
+                return 0
         for place in self._integers:
-            if type(args[place]) not in (list, tuple) or not all(type(x) is int for x in args[place]):
+            if type(args[place]) not in (list, tuple):
+                return 0
+            if not all(type(x) is int and _LEAST <= x <= _MOST for x in args[place]):
                 return 0
         found = AT_ONCE
         for place in self._tensors:
@@ -116,7 +125,7 @@ class Inputs:
                 return 0
             if _keys(tensor).raw_repr() not in _PLAIN and not is_plain(tensor):
                 return 0
-            if tensor.requires_grad and torch.is_grad_enabled():
+            if tensor.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
                 found = WITH_GRADIENTS
         return found
 
@@ -128,3 +137,15 @@ def shares_memory(results: Any, args: tuple[Any, ...]) -> bool:
         return bool(_any_alias(args, {}, found))
     given = {x.untyped_storage()._cdata for x in args if isinstance(x, torch.Tensor)}
     return any(x.untyped_storage()._cdata in given for x in found if isinstance(x, torch.Tensor))
+
+
+def without_views(found: Any) -> Any:
+    """Return results with tensors of their own in place of views, such as transposed ones, as torch's operators do.
+
+    Autograd refuses to write to views that were made without gradients.
+    """
+    if isinstance(found, torch.Tensor):
+        return found.detach() if found._is_view() and not found.requires_grad else found
+    if type(found) in (tuple, list) and any(isinstance(x, torch.Tensor) and x._is_view() for x in found):
+        return type(found)(map(without_views, found))
+    return found

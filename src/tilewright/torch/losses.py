@@ -75,9 +75,10 @@ def _cross_entropy_backward(
     labels: torch.Tensor,
     ignore_index: int,
     label_smoothing: float,
-    results: tuple[torch.Tensor, ...],
+    result_1: torch.Tensor,
+    result_2: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    found = cross_entropy_backward_operator(grad, logits, labels, results[1], results[2], ignore_index, label_smoothing)
+    found = cross_entropy_backward_operator(grad, logits, labels, result_1, result_2, ignore_index, label_smoothing)
     return {"logits": found}
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar, cast  # Any: what modules are called with
 
 import torch
+import torch.fx
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
@@ -14,7 +18,25 @@ from tilewright.torch.products import matmul
 from tilewright.torch.quantized import quantized_matmul
 from tilewright.torch.rows import layer_norm, rms_norm
 
+F = TypeVar("F", bound=Callable[..., Any])
+torch.fx.wrap("matmul")  # where a module is traced by itself
+torch.fx.wrap("layer_norm")
+torch.fx.wrap("rms_norm")
+
 __all__ = ["Linear", "QuantizedLinear", "RMSNorm", "LayerNorm", "Attention"]
+
+
+def _whole(forward: F) -> F:
+    """Let `torch.fx.symbolic_trace` take a module as one node, as it does those of torch."""
+
+    @functools.wraps(forward)
+    def call(self: torch.nn.Module, *args: Any, **keywords: Any) -> Any:
+        first = args[0] if args else next(iter(keywords.values()), None)
+        if isinstance(first, torch.fx.Proxy) and self is not first.tracer.root:
+            return first.tracer.create_proxy("call_module", first.tracer.path_of_module(self), args, keywords)
+        return forward(self, *args, **keywords)
+
+    return cast("F", call)
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]  # torch's types are not read, see pyproject.toml
@@ -30,6 +52,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]  # torch's types are not re
     Raises `ArgumentError` for element types that `tw.matmul` does not take.
     """
 
+    @_whole
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # torch's name for it
         return matmul(input, self.weight.t(), bias=self.bias)
 
@@ -93,6 +116,7 @@ class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
         scale = as_dtype(self.scales.dtype)
         return Quantized(self.packed, self.scales, self.zeros, replace(self._format, scale=scale), self.order)
 
+    @_whole
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # torch's name for it
         return quantized_matmul(input, self.weights, self.bias, precision=self.precision)
 
@@ -112,6 +136,7 @@ class RMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
     Raises `ArgumentError` for inputs that `tw.torch.rms_norm` does not take.
     """
 
+    @_whole
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
@@ -126,6 +151,7 @@ class LayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
     Raises `ArgumentError` for inputs that `tw.torch.layer_norm` does not take.
     """
 
+    @_whole
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # torch's name for it
         return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -150,6 +176,7 @@ class Attention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     Raises `ArgumentError` for element types that `tw.matmul` does not take.
     """
 
+    @_whole
     def forward(
         self,
         query: torch.Tensor,

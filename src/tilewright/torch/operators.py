@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of operators, of any type that a schema has
 
@@ -17,7 +18,8 @@ import torch
 from tilewright.errors import ArgumentError
 from tilewright.frames import warn_at
 from tilewright.torch import repeats, sharding
-from tilewright.torch.eager import AT_ONCE, WITH_GRADIENTS, Inputs, is_plain_thread, shares_memory
+from tilewright.torch.eager import AT_ONCE, WITH_GRADIENTS, Inputs, is_plain_thread, shares_memory, without_views
+from tilewright.torch.gradients import Backward, Transformed, autograd_function, check_names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,7 +27,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _is_traced = torch.compiler.is_dynamo_compiling  # the least of such questions where the answer is no
 _DEVICES = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}  # that kernels run on, and their keys in the dispatcher
-_OWN_INPUTS = ("result", "results", "needs")
+_latest: weakref.WeakValueDictionary[str, Operator[Any, Any]] = weakref.WeakValueDictionary()  # by their names
 
 
 class Operator(Generic[P, R]):
@@ -55,11 +57,14 @@ class Operator(Generic[P, R]):
         self._rule = _rule(name, function, self._signature, shape)
         self._definition = torch.library.custom_op(name, self._run, mutates_args=mutates, schema=schema)
         self.overload: Any = self._definition._opoverload  # Any: torch's OpOverload, which its types do not show
-        self._results = len(self.overload._schema.returns)
+        returns = self.overload._schema.returns
+        self._results = len(returns)
+        self._is_list: bool = any(str(each.type) != "Tensor" for each in returns)  # of as many as the function likes
         self._inputs = Inputs(self.overload._schema)
         parameters = self._signature.parameters.values()
         self._places = {parameter.name: place for place, parameter in enumerate(parameters)}
         self._defaults = tuple([parameter.default for parameter in parameters])
+        self._is_mutable: bool = self.overload._schema.is_mutable
         self._is_ours = name.startswith("tilewright::")
         self.is_collective: bool = False  # other ranks wait for a call, also for one whose results are empty
         rule = self._rule
@@ -74,9 +79,9 @@ class Operator(Generic[P, R]):
         else:
             self._definition.register_fake(functools.partial(_on_one_device, name, lambda *args, **keywords: None))
         # Where there are gradients: a torch.autograd.Function for transforms, and what applies one without them.
-        self._function: Any = None  # Any: a class that is made
+        self._function: Transformed | None = None
         self._apply: Callable[..., Any] | None = None
-        self._gradient: _Backward | None = None
+        self._gradient: Backward | None = None
         # What makes calls in C++ that were met before, and what adds kinds of calls to it: see repeats.py.
         self._calls: Any = None  # Any: as the next, a function in C++
         self._add: Any = None
@@ -87,6 +92,10 @@ class Operator(Generic[P, R]):
             self._definition.register_vmap(self._vmap)
         if autocast is not None:
             _register_autocast(self, autocast)
+        earlier = _latest.get(name)
+        if earlier is not None:  # its overload is this one's from here on
+            earlier._inputs.is_known, earlier._calls, earlier._function = False, None, None
+        _latest[name] = self
 
     def __call__(self, *args: P.args, **keywords: P.kwargs) -> R:
         result: R
@@ -107,10 +116,26 @@ class Operator(Generic[P, R]):
         if _untold:
             _tell_dtensor()
         function = self._function
-        if function is not None and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        if function is not None and not torch.compiler.is_compiling() and _is_transformed():
             # torch.func differentiates no operator of torch.library, but functions like this one.
-            return cast("R", function.apply(*self._named_inputs(args, keywords).values()))
+            return cast("R", function(*self._named_inputs(args, keywords).values()))
+        if self._is_mutable and torch.is_grad_enabled():
+            self._refuse_gradients((*args, *keywords.values()))
         return cast("R", self.overload(*args, **keywords))
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # type: ignore[attr-defined,no-any-return]  # one object for each process, as a function
+
+    def _refuse_gradients(self, given: Iterable[Any]) -> None:
+        """Raise an error for tensors that require a gradient: what is written would pass without one."""
+        for x in given:
+            for y in x if isinstance(x, (list, tuple)) else (x,):
+                if isinstance(y, torch.Tensor) and y.requires_grad:
+                    raise ArgumentError(
+                        f"{self.name} writes to its inputs, so it has no gradients, and a tensor of "
+                        f"{tuple(y.shape)} requires one",
+                        help="call it under torch.no_grad(), or pass x.detach()",
+                    )
 
     def _learn(self, given: tuple[Any, ...], kind: int) -> bool:
         """Let calls like this one be made in C++, where that is built; nothing has to be asked for them any more."""
@@ -138,9 +163,17 @@ class Operator(Generic[P, R]):
     def _run_direct(self, *args: Any) -> Any:
         """Compute as the dispatcher would have it computed; what it refuses, it shall refuse."""
         found = self._compute(*args)
-        if not self._is_ours and shares_memory(found, args):
+        if not self._is_ours and (not self._is_right(found) or shares_memory(found, args)):
             return self.overload(*args)
         return found
+
+    def _is_right(self, found: Any) -> bool:
+        """Say whether a function returned as many tensors as it says; lists are left to the dispatcher."""
+        if self._is_list or self._results == 0:
+            return self._is_list or found is None
+        parts = found if self._results > 1 else (found,)
+        is_plain = type(parts) is tuple and len(parts) == self._results
+        return is_plain and all(x is None or isinstance(x, torch.Tensor) for x in parts)
 
     def __repr__(self) -> str:
         return f"<operator {self.overload._schema}>"
@@ -151,16 +184,19 @@ class Operator(Generic[P, R]):
         if is_empty and self._rule is not None and not self.is_collective:
             made = self._rule(*args, **keywords)
             if all(x.numel() == 0 for x in ((made,) if isinstance(made, torch.Tensor) else made)):
-                return made
-        return self._compute(*args, **keywords)
+                return without_views(made)
+        found = self._compute(*args, **keywords)
+        if not self._is_list and isinstance(found, (list, tuple)) and len(found) != self._results:  # torch would crash
+            raise ArgumentError(f"{self.name} returned {len(found)} results, and its annotation has {self._results}")
+        return found
 
     def _compute(self, *args: Any, **keywords: Any) -> Any:
         function: Any = self.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
         if not torch.is_grad_enabled():
-            return function(*args, **keywords)
+            return without_views(function(*args, **keywords))
         torch._C._set_grad_enabled(False)  # gradients are the operator's, not the kernels'; a context costs 2 us
         try:
-            return function(*args, **keywords)
+            return without_views(function(*args, **keywords))
         finally:
             torch._C._set_grad_enabled(True)
 
@@ -168,8 +204,9 @@ class Operator(Generic[P, R]):
         """Define the operator's gradients: `function` computes those of its inputs from those of its results.
 
         Without `setup`, `function` takes the gradients of the results first, one parameter each. Its other parameters
-        name what it needs: inputs of the operator, `result` (`results` is a tuple of several), and `needs`, the set of
-        the inputs that require a gradient. Only these are kept from the forward pass. It returns the gradient of the
+        name what it needs: inputs of the operator, `result` (`results` is a tuple of several, `result_0` the first of
+        them), and `needs`, the set of the inputs that require a gradient. Only these are kept from the forward pass,
+        and must not be written to until then. It returns the gradient of the
         only tensor among the inputs, or a dict of gradients by the inputs' names; an input that is left out has none.
 
         With `setup`, both are as `torch.library.register_autograd` takes them: `setup(ctx, inputs, output)` and
@@ -201,7 +238,7 @@ class Operator(Generic[P, R]):
 
         Raises `ArgumentError` for an unknown parameter name, and for an operator that mutates its inputs.
         """
-        if self.overload._schema.is_mutable:
+        if self._is_mutable:
             raise ArgumentError(
                 f"{self.name} mutates its inputs, and torch gives such operators no gradients",
                 help="return new tensors instead, or write a torch.autograd.Function around it",
@@ -209,16 +246,15 @@ class Operator(Generic[P, R]):
         run: Callable[..., Any] = function
         self._gradient, self._calls = None, None
         if setup is None:
-            plan = _Backward(self, function)
+            plan = Backward(self, function)
             run, setup = plan.run, plan.setup
-            if all(str(x.type) == "Tensor" for x in self.overload._schema.returns):
+            if not self._is_list:
                 self._gradient = plan
         self._definition.register_autograd(run, setup_context=setup)
         parts = {"forward": self.__call__, "backward": run, "setup_context": setup}
-        if self._vmap is not None:
-            parts["vmap"] = self._vmap
-        self._function = _autograd_function(self.name, parts)
-        direct = _autograd_function(self.name, {**parts, "forward": self._run_direct})
+        parts["vmap"] = self._vmap or functools.partial(_one_by_one, self)
+        self._function = Transformed(self.name, parts)
+        direct = autograd_function(self.name, {**parts, "forward": self._run_direct})
         # Past what Function.apply does for defaults and for transforms, of which there are none here: 20 microseconds.
         self._apply = super(torch.autograd.Function, direct).apply  # type: ignore[misc]
         return function
@@ -246,7 +282,7 @@ class Operator(Generic[P, R]):
 
         Raises `ArgumentError` for an operator that mutates its inputs.
         """
-        if self.overload._schema.is_mutable:
+        if self._is_mutable:
             raise ArgumentError(
                 f"{self.name} mutates its inputs, and such operators are not divided",
                 help="return new tensors instead, or call it on the tensors' to_local()",
@@ -275,8 +311,11 @@ class Operator(Generic[P, R]):
         return dict(bound.arguments)
 
 
-def _autograd_function(name: str, parts: Mapping[str, Callable[..., Any]]) -> Any:
-    return type(name, (torch.autograd.Function,), {part: staticmethod(function) for part, function in parts.items()})
+def _is_transformed() -> bool:
+    """Say whether a transform of torch.func is to see a call: not within a rule of vmap, which excludes its key."""
+    batched = torch._C.DispatchKey.FuncTorchBatched
+    is_active: bool = torch._C._are_functorch_transforms_active()
+    return is_active and not torch._C._dispatch_tls_is_dispatch_key_excluded(batched)
 
 
 _untold: dict[Any, tuple[sharding.Rule, sharding.Check | None]] = {}  # ways of overloads that DTensor has to be told
@@ -335,7 +374,8 @@ def op(
     supported. The function gets tensors with memory, on a GPU or on the CPU, and returns new ones, never an input or a
     view of one.
 
-    `mutates` names the parameters that the function writes to.
+    `mutates` names the parameters that the function writes to. Such an operator has no gradients: while they are
+    enabled, it raises `ArgumentError` for tensors that require one.
 
     `shape` describes the results, for tracing. A name means: like that parameter (`torch.empty_like`); give several
     names for several results. A function gets the same arguments, with tensors that have no memory, and returns empty
@@ -343,7 +383,7 @@ def op(
 
     `vmap` is "elementwise" for a function that works element by element on tensors of one shape: a batch then adds
     elements. "loop" calls it once for each item of the batch. A function is a rule as for
-    `torch.library.register_vmap`. By default torch calls the function for each item, and warns.
+    `torch.library.register_vmap`. By default it is called for each item, by torch with a warning.
 
     `autocast` is "lower" if autocast should convert inputs to its 16-bit type, as for `torch.matmul`, or the type to
     convert them to, such as torch.float32. float64 is not converted. By default autocast has no effect.
@@ -367,7 +407,7 @@ def _schema(name: str, function: Callable[..., Any], signature: inspect.Signatur
                 f"the parameter {parameter} of {name} is not an ordinary one",
                 help="give the operator ordinary parameters; a function around it may have others",
             )
-    _check_names(name, "mutates", mutates, signature.parameters)
+    check_names(name, "mutates", mutates, signature.parameters)
     try:
         return cast("str", torch.library.infer_schema(function, mutates_args=mutates))
     except ValueError as error:
@@ -377,22 +417,12 @@ def _schema(name: str, function: Callable[..., Any], signature: inspect.Signatur
         ) from None
 
 
-def _check_names(name: str, what: str, names: Iterable[str], parameters: Iterable[str]) -> None:
-    parameters = list(parameters)
-    for given in names:
-        if given not in parameters:
-            raise ArgumentError(
-                f"{what} of {name} names {given!r}, which is not a parameter",
-                help=f"its parameters are {', '.join(parameters)}",
-            )
-
-
 def _rule(name: str, function: Callable[..., Any], signature: inspect.Signature, shape: _Shape) -> _Rule | None:
     """Return the function that makes empty results."""
     if shape is None or callable(shape):
         return shape
     names = (shape,) if isinstance(shape, str) else tuple(shape)
-    _check_names(name, "shape", names, signature.parameters)
+    check_names(name, "shape", names, signature.parameters)
 
     def like(*args: Any, **keywords: Any) -> Any:
         bound = signature.bind(*args, **keywords)
@@ -422,93 +452,6 @@ def _on_one_device(name: str, rule: _Rule, *args: Any, **keywords: Any) -> Any:
             help='tensors on "meta" have no memory; move all of them to one device',
         )
     return rule(*args, **keywords)
-
-
-class _Backward:
-    """What a backward function asks for by the names of its parameters, kept and handed over."""
-
-    def __init__(self, operator: Operator[Any, Any], function: Callable[..., Any]) -> None:
-        self.name, self.defaults, self.function = operator.name, operator._defaults, function
-        inputs = list(operator._signature.parameters)
-        signature = inspect.signature(function).parameters
-        parameters = list(signature)
-        self.gradients = operator._results
-        self.may_be_none = any("None" in str(signature[n].annotation) for n in parameters[: self.gradients])
-        self.names = parameters[self.gradients :]
-        known = [*inputs, *_OWN_INPUTS]
-        if len(parameters) < self.gradients or any(name not in known for name in self.names):
-            wrong = next((name for name in self.names if name not in known), None)
-            raise ArgumentError(
-                f"the backward function of {operator.name} takes ({', '.join(parameters)})"
-                + (f", and {wrong!r} names nothing" if wrong else f", and there are {self.gradients} results"),
-                help=f"first {self.gradients} for the gradients of the results, then any of {', '.join(known)}",
-            )
-        self.inputs = inputs
-        # What is kept, and its place among the inputs: -1 for what the operator returned.
-        self.kept = [(n, -1 if n in _OWN_INPUTS else inputs.index(n)) for n in self.names if n != "needs"]
-        arguments = operator.overload._schema.arguments
-        self.tensors = [x.name for x in arguments if "Tensor" in str(x.type)]
-
-    def setup(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # Any: torch's context
-        saved: list[Any] = []
-        plain: dict[str, Any] = {}
-        places: dict[str, tuple[int, int | None]] = {}
-        given = (*inputs, *self.defaults[len(inputs) :], output)
-        for name, place in self.kept:
-            value = given[place]
-            if isinstance(value, torch.Tensor):
-                places[name] = (len(saved), None)
-                saved.append(value)
-            elif isinstance(value, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in value):
-                places[name] = (len(saved), len(value))
-                saved += value
-            else:
-                plain[name] = value
-        ctx.plain, ctx.places = plain, places
-        ctx.save_for_backward(*saved)  # the one way that lets torch see writes in place
-        if self.may_be_none:
-            ctx.set_materialize_grads(False)
-
-    def run(self, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        given = dict(ctx.plain)
-        saved = ctx.saved_tensors
-        for name, (start, length) in ctx.places.items():
-            given[name] = saved[start] if length is None else tuple(saved[start : start + length])
-        wanted = zip(self.inputs, ctx.needs_input_grad, strict=False)
-        # For a list of tensors there is a list of answers.
-        needs = frozenset(name for name, need in wanted if (any(need) if isinstance(need, (list, tuple)) else need))
-        found = self._found(given, needs, gradients)
-        return tuple(found.get(name) for name in self.inputs)
-
-    def finish(self, values: tuple[Any, ...], saved: list[Any], needs: list[bool], gradients: list[Any]) -> list[Any]:
-        """Return the gradients of the inputs that are tensors, from what C++ kept: see `Kept` there."""
-        tensors = [name for name, value in zip(self.inputs, values, strict=True) if value is ...]
-        given: dict[str, Any] = {}
-        left = iter(saved)
-        for name, place in self.kept:
-            if place >= 0:
-                given[name] = next(left) if values[place] is ... else values[place]
-            else:
-                results = tuple([next(left) for _ in range(self.gradients)])
-                given[name] = results[0] if self.gradients == 1 else results
-        found = self._found(given, frozenset(n for n, need in zip(tensors, needs, strict=True) if need), gradients)
-        return [found.get(name) for name in tensors]
-
-    def _found(self, given: dict[str, Any], needs: frozenset[str], gradients: Sequence[Any]) -> Mapping[str, Any]:
-        """Call the function, and return the gradients by the names of inputs."""
-        if "needs" in self.names:
-            given["needs"] = needs
-        found: Any = self.function(*gradients, *(given[name] for name in self.names))
-        if not isinstance(found, Mapping):
-            if len(self.tensors) != 1:
-                raise ArgumentError(
-                    f"the backward function of {self.name} returned a {type(found).__name__}, "
-                    f"and it has the tensors {', '.join(self.tensors)}",
-                    help=f'return a dict: {{"{self.tensors[0]}": ...}}',
-                )
-            found = {self.tensors[0]: found}
-        _check_names(self.name, "the backward function", found, self.inputs)
-        return cast("Mapping[str, Any]", found)
 
 
 def _vmap_rule(operator: Operator[Any, Any], vmap: str | Callable[..., Any]) -> Callable[..., Any]:

@@ -296,11 +296,15 @@ def _gated_backward(
     precision: str,
     dropout: float,
     seed: torch.Tensor | None,
-    results: tuple[torch.Tensor, ...],
+    result_1: torch.Tensor,
+    result_2: torch.Tensor,
     needs: frozenset[str],
 ) -> dict[str, torch.Tensor]:
-    grad = torch.zeros_like(results[0]) if grad is None else grad
-    found = {}
+    found: dict[str, torch.Tensor] = {}
+    if grad is None:
+        if not keeps:
+            return found
+        grad = torch.zeros_like(result_1)
     if residual is not None and "residual" in needs:
         found["residual"] = _summed(grad, residual)
     if not needs - {"residual"}:
@@ -309,7 +313,7 @@ def _gated_backward(
         assert seed is not None
         grad = dropout_operator(grad, seed, dropout)
     if keeps:
-        _, gate, up = results
+        gate, up = result_1, result_2
     else:
         gate, up = both_of(matmul_operator(a, b, bias, None, None, "", grad.dtype, precision), pairs)
     slope = gate_backward(grad, gate, up, epilogue, 0, pairs)

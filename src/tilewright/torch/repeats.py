@@ -66,7 +66,7 @@ IMPORT_NAME LOAD_BUILD_CLASS
 """)
 _MOST_RENEWALS = 16  # for changes of variables; from there on the function is called each time
 
-Guard = tuple[Any, str, Any]  # a dict, cell or function, a name in it, and what was there
+Guard = tuple[Any, str, Any]  # a dict, cell or function, a name in it ("" for code), and what was there: ... is nothing
 
 
 def _given() -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def _given() -> tuple[str, ...]:
     root, abi = Path(torch.__file__).parent, int(torch._C._GLIBCXX_USE_CXX11_ABI)
     version = f"{torch.__version__}.{torch.version.git_version}"
     return (
-        *("-std=c++17", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-DFOR_TORCH={version}", f"-I{root}/include"),
+        *("-std=c++17", "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-DFOR_TORCH={version}", f"-I{root}/include"),
         *(f"-L{root}/lib", "-lc10", "-ltorch_cpu", "-ltorch_python"),
     )
 
@@ -111,6 +111,9 @@ def guards_of(function: Callable[..., Any]) -> list[Guard] | None:
         if type(current) is not types.FunctionType or not _is_plain(current):
             return None
         guards.append((current, "", current.__code__))
+        guards.append((current, "defaults", ... if current.__defaults__ is None else current.__defaults__))
+        hidden = (name for name in names_read(current.__code__).variables if name not in current.__globals__)
+        guards += [(current.__globals__, name, ...) for name in hidden]  # builtins, until a variable hides them
         for name, value, holder in captured_variables(current):
             if type(value) is types.FunctionType and value not in _PURE:
                 pending.append(value)
@@ -127,7 +130,8 @@ def _is_plain(function: types.FunctionType) -> bool:
         inspect.isgeneratorfunction(function)
         or inspect.iscoroutinefunction(function)
         or _changes(function.__code__)
-        or not all(_is_fixed(x) for x in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
+        or function.__code__.co_kwonlyargcount  # their defaults are a dict
+        or not all(map(_is_fixed, function.__defaults__ or ()))
         or any(name not in globals_ and name not in _BUILTINS for name in names.variables)
         or any(name not in _ATTRIBUTES and not _is_type(name) for name in names.attributes)
     )
@@ -220,13 +224,13 @@ def _launch(launcher: Any, values: tuple[Any, ...], places: dict[int, int]) -> A
 
 
 def calls_of(library: Any, operator: Any, gradient: Any, renewals: int) -> Any:
-    """Return what makes an operator's calls, and what adds kinds of them; `gradient` is its `_Backward`."""
+    """Return what makes an operator's calls, and what adds kinds of them; `gradient` is its `Backward`."""
     function = operator.__wrapped__
     guards = guards_of(function) if renewals <= _MOST_RENEWALS else None
     may_be_none = gradient is not None and gradient.may_be_none
-    bits = guards is not None, not operator._is_ours, operator._results == 1, may_be_none
+    bits = guards is not None, not operator._is_ours, may_be_none
     return library.calls(
         *(function, functools.partial(watched, function), None if gradient is None else gradient.finish),
         *(operator._places, operator._defaults, observers, [] if gradient is None else [n for _, n in gradient.kept]),
-        *(sum(bit << n for n, bit in enumerate(bits)), guards or []),
+        *(sum(bit << n for n, bit in enumerate(bits)), guards or [], -1 if operator._is_list else operator._results),
     )

@@ -194,9 +194,9 @@ def _rms_norm_backward(
     x: torch.Tensor,
     weight: torch.Tensor | None,
     eps: float,
-    results: tuple[torch.Tensor, ...],
+    result_1: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    dx, dweight = rms_norm_backward_operator(grad, x, results[1], weight, eps)
+    dx, dweight = rms_norm_backward_operator(grad, x, result_1, weight, eps)
     return {"x": dx} if weight is None else {"x": dx, "weight": dweight}
 
 
@@ -313,11 +313,12 @@ def _layer_norm_backward(
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     eps: float,
-    results: tuple[torch.Tensor, ...],
+    result_1: torch.Tensor,
+    result_2: torch.Tensor,
     needs: frozenset[str],
 ) -> dict[str, torch.Tensor]:
     parameters = bool(needs & {"weight", "bias"})
-    dx, dweight, dbias = layer_norm_backward_operator(grad, x, results[1], results[2], weight, eps, parameters)
+    dx, dweight, dbias = layer_norm_backward_operator(grad, x, result_1, result_2, weight, eps, parameters)
     found = {"x": dx}
     if weight is not None and parameters:
         found["weight"] = dweight
@@ -397,9 +398,9 @@ def rms_norm(
     Raises `ArgumentError` for anything but tensors of floats, and for shapes that do not fit together.
     """
     rows = _rows("rms_norm", input, normalized_shape, {"weight": weight})
-    number = torch.finfo(input.dtype).eps if eps is None else eps
+    number = torch.finfo(_number_type(input)).eps if eps is None else eps
     y, _ = rms_norm_operator(rows, None if weight is None else weight.flatten(), number)
-    return y.reshape(input.shape)
+    return y if rows is input else y.reshape(input.shape)  # FSDP warns of views
 
 
 def layer_norm(
@@ -422,4 +423,4 @@ def layer_norm(
     rows = _rows("layer_norm", input, normalized_shape, {"weight": weight, "bias": bias})
     factor, addend = (None if v is None else v.flatten() for v in (weight, bias))
     y, _, _ = layer_norm_operator(rows, factor, addend, eps)
-    return y.reshape(input.shape)
+    return y if rows is input else y.reshape(input.shape)

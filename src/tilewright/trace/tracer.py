@@ -147,16 +147,18 @@ class Calls:
         """Return what `locate` does."""
         stack, depths = self._stack, self._depths
         frames: list[FrameType] = []
-        depth = 0
+        depth = steps = 0
         place: SourceLocation | None = None
         while frame is not None and (code := frame.f_code) is not _run_code:
             known = depths.get(frame)
             if known is not None and stack[known][1] == frame.f_lasti and not code.co_flags & _RESUMED:
                 depth, place = known + 1, stack[known][2]
                 break
-            if frames or is_user_file(code.co_filename):  # frames further in are seen once
+            # Frames further in are seen once. Further out there may be none of the user's: in kernels of this package.
+            if frames or steps > _SEEN_ONCE or is_user_file(code.co_filename):
                 frames.append(frame)
             frame = frame.f_back
+            steps += 1
         for old in stack[depth:]:
             depths.pop(old[0], None)
         del stack[depth:]
@@ -173,6 +175,7 @@ class Calls:
         self._depths.clear()
 
 
+_SEEN_ONCE = 8
 _RESUMED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 

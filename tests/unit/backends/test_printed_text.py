@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import linecache
 import re
@@ -11,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.helpers.scripts import load_script
 from tests.helpers.slow import rest_is_slow
 from tests.unit.backends.kernels import Draft
 
@@ -151,11 +151,7 @@ def imported(folder: Path, text: str, name: str = ""):
     """Import a file of Python with this text."""
     path = folder / (name or f"module_{next(_numbers)}.py")
     path.write_text(text, encoding="utf-8", newline="")
-    spec = importlib.util.spec_from_file_location(f"printed_{next(_numbers)}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(path)
 
 
 def test_a_kernel_in_a_file_with_a_line_in_its_name(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.helpers.scripts import load_script
 
 from tilewright.draw import svg
 
@@ -33,11 +33,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_pictures", DOCS / "make_pictures.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(DOCS / "make_pictures.py")
 
 
 class Checker(doctest.OutputChecker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import linecache
 import operator
@@ -14,6 +15,7 @@ from tests.helpers.language import run, zeros
 
 import tilewright as tw
 from tilewright.frontend.captures import UNASSIGNED, captured_variables
+from tilewright.frontend.syntax import captured
 
 SCALE = 3
 TILE = (2, 2)
@@ -531,3 +533,19 @@ def test_messages_call_a_function_by_its_own_name():
     with pytest.raises(TypeError, match="missing 1 required positional argument") as caught:
         lacking[1, 32](np.zeros(32, np.float32))
     assert "tilewright_factory" not in str(caught.value) and "both()" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("def f(k, *rows, step=n, **more):\n    x = k + y\n    return x, rows, more, step", {"n", "y"}),
+        ("def f(a, k=a):\n    return k", {"a"}),  # of the function around, when it is defined
+        ("def f():\n    nonlocal total\n    total = total + y", {"total", "y"}),
+        ("def f(k):\n    def g():\n        nonlocal k, z\n        k = z\n    return g", {"k", "z"}),
+        ("lambda k: k + y", {"y"}),
+        ("(k + y for k in rows)", {"k", "y", "rows"}),  # generators run in the function around, in part
+    ],
+)
+def test_what_a_nested_function_has_for_itself_is_not_captured(text, names):
+    """Or a loop whose index has the name of a parameter carries the index, and is traced twice."""
+    assert captured(ast.parse(text).body) == names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import linecache
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.helpers.scripts import load_script
 
 import tilewright as tw
 
@@ -81,16 +81,7 @@ def annotated(x):
 def imported(folder: Path, text: str = TEXT) -> types.ModuleType:
     path = folder / f"edited_{next(_numbers)}.py"
     path.write_text(text)
-    return imported_from(path)
-
-
-def imported_from(path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(f"{path.stem}_{next(_numbers)}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script(path)
 
 
 def edit(module: types.ModuleType, old: str, new: str) -> None:
@@ -174,7 +165,7 @@ def test_the_module_imported_again(tmp_path: Path) -> None:
     edit(module, "helper(5.0)", "helper(60.0)")
     with pytest.raises(tw.LanguageError):
         result(module.fill)
-    assert result(imported_from(Path(module.__file__)).fill) == 121.0
+    assert result(load_script(Path(module.__file__)).fill) == 121.0
 
 
 def test_the_message(tmp_path: Path) -> None:
@@ -224,7 +215,7 @@ def test_a_stale_linecache_is_not_believed(tmp_path: Path) -> None:
     edit(module, "helper(5.0)", "helper(60.0)")  # of another size, so that the cache's check sees it
     with pytest.raises(tw.LanguageError, match="is not what Python compiled"):
         result(module.fill)
-    again = imported_from(Path(file))
+    again = load_script(Path(file))
     assert result(again.fill) == 121.0
 
 

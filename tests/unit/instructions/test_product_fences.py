@@ -70,6 +70,7 @@ HALVES, WORDS = "SM90_64x200x16_F16F16F16_SS", "SM90_64x200x16_F32F16F16_SS"
 
 @pytest.mark.parametrize("atom", [HALVES, WORDS])
 @pytest.mark.parametrize(("steps", "pending", "tiles"), [(0, 0, 1), (0, 1, 1), (3, 1, 1), (3, 1, 2)])
+@pytest.mark.spread(2)
 def test_the_assembler_has_nothing_to_say(atom, steps, pending, tiles):
     kernel, arrays = product(atom, steps, pending, tiles)
     log = kernel.lower(*arrays, arch="sm_90a").module.log
@@ -78,6 +79,7 @@ def test_the_assembler_has_nothing_to_say(atom, steps, pending, tiles):
 
 # Of the random programs of bulk copies and products, some for each advisory: C7514 (196, 287, 376), C7517.
 @pytest.mark.parametrize("seed", [26, 122, 157, 196, 247, 287, 376, 493])
+@pytest.mark.spread(2)
 def test_random_programs_that_drew_advisories(seed):
     assert write_hopper_program(Random(seed)).compile() == ""
 

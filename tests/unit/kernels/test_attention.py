@@ -74,7 +74,7 @@ def test_what_warpgroups_compute() -> None:
     assert "sm_80 has no wgmma" in why((1, 2, 3, 64), arch=Arch.parse("sm_80"))
     assert "q is float32" in why((1, 2, 3, 64), dtype=np.float32)
     assert why((1, 2, 3, 80)) == "None" and "tiles 40 to 256" in why((1, 2, 3, 32))
-    assert "tokens of the next one" in why((1, 2, 3, 64), whole=False)
+    assert "tokens behind it" in why((1, 2, 3, 64), whole=False)
     assert "-0.5 changes their order" in why((1, 2, 3, 64), factor=-0.5)
     assert "contiguous heads" in why((1, 2, 3, 64), (384, 192, 1, 3)) and "contiguous" in why((1, 2, 0, 64))
     assert "positive multiples of 16 bytes" in why((2, 2, 3, 64), (0, 192, 64, 1))
@@ -87,19 +87,38 @@ def test_what_warpgroups_compute() -> None:
         for head in (64, 128, 256)
         for left in (False, True)
         for right in (False, True)
-        for kind in ("", "parts", "narrow", "narrow, parts, lengths")
+        for kind in (
+            "",
+            "parts",
+            "lengths",
+            "sequences",
+            "parts, sequences",
+            "narrow",
+            "narrow, parts, lengths",
+            "narrow, parts, sequences",
+        )
     ],
 )
 @pytest.mark.slow
 def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind: str) -> None:
     plan = hopper_plan(
-        tw.bfloat16, head, left, right, is_narrow="narrow" in kind, is_in_parts="parts" in kind
+        tw.bfloat16,
+        head,
+        left,
+        right,
+        is_narrow="narrow" in kind,
+        is_in_parts="parts" in kind,
+        is_cut="sequences" in kind or "lengths" in kind,
     )
     x, lse = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
     out = tw.spec(tw.float32, (1, 2, 4096, head)) if plan.is_in_parts else x
     lengths = tw.spec(tw.int32, (1,)) if "lengths" in kind else None
+    offsets = tw.spec(tw.int32, (9,)) if "sequences" in kind else None
+    sequences = offsets, offsets, lengths
     numbers = np.float32(0.1), np.int32(1), np.int32(1), np.int32(1)
-    lowered = attend_by_warpgroups.lower(out, lse, x, x, x, lengths, *numbers, plan, arch="sm_90a", block=plan.threads)
+    lowered = attend_by_warpgroups.lower(
+        out, lse, x, x, x, *sequences, *numbers, plan, arch="sm_90a", block=plan.threads
+    )
     resources = lowered.module.resources
     assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
 

@@ -274,6 +274,7 @@ TILES = {
     "transposed": HopperConfiguration((16, 128, 64), (1, 8), 4, is_swapped=True),
     "splits": HopperConfiguration((128, 64, 64), (8, 1), 4, splits=2),
     "splits in a cluster": HopperConfiguration((128, 64, 64), (8, 1), 3, splits=2, adds_in_cluster=True),
+    "one consumer": HopperConfiguration((32, 64, 64), (1, 4), 3, splits=2, adds_in_cluster=True, is_swapped=True),
     "stream-K": StreamConfiguration((128, 64, 64), (8, 1), 3),
 }
 

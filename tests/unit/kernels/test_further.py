@@ -52,7 +52,7 @@ SHAPES = [(70, 50, 33), (128, 128, 64), (5, 200, 17), (300, 260, 40), (1, 1, 1),
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "slack"), [(tw.float32, 1e-5), (tw.float64, 1e-7), (tw.bfloat16, 1e-2)], ids=str)
-@pytest.mark.spread(4)
+@pytest.mark.spread(8)
 def test_values(shape: tuple[int, int, int], dtype: tw.DType, slack: float) -> None:
     m, n, k = shape
     a, b = numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype)
@@ -63,7 +63,7 @@ def test_values(shape: tuple[int, int, int], dtype: tw.DType, slack: float) -> N
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns of D", "batches", "batches of one row", "shared b", "strides"])
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_layouts_and_batches(layout: str) -> None:
     a, b, out = numbers(40, 24), numbers(24, 36), None
     if layout == "columns of D":

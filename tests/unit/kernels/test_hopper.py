@@ -228,6 +228,7 @@ def test_promoted_sums_prefer_tiles_by_turns() -> None:
 
 @pytest.mark.parametrize("tile", [(128, 160, 64), (128, 192, 64)], ids=str)
 @pytest.mark.parametrize(("what", "dtype", "strides"), [("scales", tw.float32, (1, 0, 0)), ("bias", BF16, (0, 1, 0))])
+@pytest.mark.spread(2)
 def test_wide_tiles_of_one_consumer_have_registers_for_vectors(
     tile: tuple[int, int, int], what: str, dtype: tw.DType, strides: tuple[int, ...]
 ) -> None:

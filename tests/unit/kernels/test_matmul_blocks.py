@@ -188,7 +188,7 @@ def warps(tile: tuple[int, int, int]) -> int:
         "splits",
     ),
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_hopper(name: str, rows_b: int) -> None:
     """Roles, TMA and promoted sums, by rows of D and by columns; under every check of the simulator."""
     tile, further = HOPPER[name]

@@ -257,12 +257,9 @@ def test_what_comes_with_the_package_is_taken_on_its_gpu(gpu):
     keys = set(winners._shipped()[device])
     gpu.name = device
     assert len(keys) >= 10
-    for n, k in ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (7168, 2048), (576, 7168)):
-        for m in (1, 2, 4, 8, 16, 32, 64, 128):
-            a, b = tw.spec(tw.bfloat16, (m, k)), tw.spec(tw.bfloat16, (k, n), (1, k))
-            problem = tw.matmul.explain(a, b, arch="sm_90a").problem
-            key = winners.place_of(problem, 0).key
-            if key in keys:
-                keys.remove(key)
-                assert winners.text_of(chosen(problem)) == winners._shipped()[device][key]
-    assert not keys
+    for key in keys:
+        _, m, n, k = map(int, key.split(";")[0].split(" x "))
+        a, b = tw.spec(tw.bfloat16, (m, k)), tw.spec(tw.bfloat16, (k, n), (1, k))
+        problem = tw.matmul.explain(a, b, arch="sm_90a").problem
+        assert winners.place_of(problem, 0).key == key
+        assert winners.text_of(chosen(problem)) == winners._shipped()[device][key]

@@ -335,6 +335,7 @@ def test_weights_at_the_ends_of_float32_are_rounded_as_any(symmetric: bool) -> N
 
 @pytest.mark.parametrize("out", [tw.float16, tw.bfloat16, tw.float32], ids=str)
 @pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.spread(2)
 def test_a_kernel_unpacks_what_numpy_unpacks(bits: int, out: tw.DType) -> None:
     """Law: rounded once, whatever ends early; rows that are packed by groups go back to their places."""
     random = np.random.default_rng(bits)

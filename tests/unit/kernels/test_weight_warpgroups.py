@@ -68,6 +68,8 @@ CASES = [
     (8, 128, 8, 1100, 100, np.float16, "none", 8, 256, 1, None),
     (4, 128, 100, 72, 1032, BF16, "each", 128, 128, 2, None),  # two blocks add up the sums of 64 rows each
     (8, 128, 70, 40, 2056, np.float16, "one", 128, 128, 4, None),  # two of four blocks
+    (4, 128, 50, 72, 1032, BF16, "each", 64, 128, 2, None),  # two blocks add up the sums of 32 rows each
+    (4, 32, 20, 136, 1032, np.float16, "none", 32, 128, 2, np.float32),  # of 16 rows
 ]
 
 
@@ -125,6 +127,16 @@ def test_weights_are_rounded_once_if_that_is_asked_for(compute: Any, case: int) 
     assert (np.abs(found - wide @ full) <= (rounding + k * 2.0**-24) * sums).all()
 
 
+@pytest.mark.parametrize("m", [32, 64, 128])
+def test_stages_of_x_hold_what_pairs_send_each_other(m: int) -> None:
+    """Sums of a half leave from there and those of a half come there, also of wide tiles, which have few stages."""
+    problem = problem_of(tw.bfloat16, 8, 32, m)
+    wide = replace(problem, weights=replace(problem.weights, scale=tw.float32))
+    plans = [warpgroup_plan(one, c) for one in (problem, wide) for c in configurations(one)]
+    sizes = [(tw.size(plan.smem_x) * 2, plan.columns * plan.tokens * 4) for plan in plans if plan.lends]
+    assert len(sizes) >= 2 and all(room >= sums for room, sums in sizes), sizes
+
+
 def test_only_many_rows_of_4_bits_are_rounded() -> None:
     """Fewer rows, bytes and small groups take the kernels and plans that they take without."""
 
@@ -154,7 +166,7 @@ def compiled(dtype: tw.DType, bits: int, group: int, rows: int, columns: int, sp
     problem = replace(problem_of(dtype, bits, group, rows, n=1024), d=d, sums_stay=rows == 256)
     configuration = next(c for c in configurations(problem) if (*c.tile[:2], c.splits) == (rows, columns, splits))
     plan, kernel = warpgroup_plan(problem, configuration), multiply_weights_by_warpgroups.numbered(2)
-    kernel = kernel.configure(min_blocks=1, cluster=splits, dependent_launch=plan.lends)
+    kernel = kernel.configure(min_blocks=1, cluster=splits, dependent_launch=plan.begins_early)
     d, x, packed, beside = arguments(problem)
     one = np.float32(1)
     return kernel.lower(d, x, packed, one, one, plan, *beside, arch="sm_90a", block=plan.threads).module
@@ -170,6 +182,7 @@ MACHINE_CODE = [
     (tw.bfloat16, 4, 128, 128, 128, 2), (tw.bfloat16, 4, 128, 128, 128, 1), (tw.bfloat16, 4, 128, 64, 128, 2),
     (tw.bfloat16, 4, 128, 8, 64, 1), (tw.float16, 4, 32, 64, 256, 1), (tw.bfloat16, 8, 64, 16, 256, 4),
     (tw.float16, 8, 128, 128, 128, 2), (tw.bfloat16, 8, 256, 8, 128, 1), (tw.bfloat16, 4, 128, 256, 128, 1),
+    (tw.bfloat16, 4, 128, 32, 128, 2),
 ]  # fmt: skip
 
 
@@ -178,13 +191,14 @@ MACHINE_CODE = [
 )
 def test_conversions_run_under_products(case: int) -> None:
     """Nothing spills, no product waits for another, and operand A of an item is made before the wait for the last."""
-    dtype, bits, group, rows, *_ = MACHINE_CODE[case]
+    dtype, bits, group, rows, _, splits = MACHINE_CODE[case]
     module = compiled(*MACHINE_CODE[case])
     assert not module.resources.spills and not module.resources.local_bytes, module.resources
     assert not re.search(r"C75\d\d", module.log), module.log
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
     code = disassemble(module.cubin)
+    assert ("ACQBULK" in code) == (rows <= 64 or splits == 2)  # such blocks begin early, and wait for the launch before
     found = re.findall(r"HGMMA|WARPGROUP\.DEPBAR|HADD2\.BF16_V2|HFMA2|HADD2", code)
     if (dtype, bits, group) != (tw.bfloat16, 4, 128):
         return
@@ -217,6 +231,20 @@ def test_the_choice(bits: int) -> None:
                 m,
                 str(chosen.configuration),
             )
+
+
+# Rows of x, K, and the fastest of what was measured on an H200 with 8192 columns: rows, columns, blocks that share K.
+FASTEST = [
+    (8, 8192, (8, 64, 1)), (16, 8192, (16, 64, 1)), (32, 8192, (32, 128, 2)), (64, 8192, (64, 128, 2)),
+    (64, 4096, (64, 128, 2)), (128, 8192, (128, 128, 2)), (128, 4096, (128, 128, 2)), (4096, 8192, (128, 128, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "k", "tile"), FASTEST)
+def test_what_was_fastest_is_chosen(m: int, k: int, tile: tuple[int, int, int]) -> None:
+    problem, machine = problem_of(tw.bfloat16, 4, 128, m, 8192, k), Machine.of(SM90A)
+    chosen = fastest(problem, machine, all_candidates(problem, machine)).configuration
+    assert (*chosen.tile[:2], chosen.splits) == tile, str(chosen)
 
 
 @pytest.mark.parametrize("residue", [pytest.param(n, marks=[pytest.mark.slow] * (n != 5)) for n in range(8)])

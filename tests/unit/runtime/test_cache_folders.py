@@ -132,6 +132,7 @@ def demand_the_command_line_says(why: str) -> None:
 
 @posix_only
 @pytest.mark.parametrize("make", UNUSABLE)
+@pytest.mark.spread(2)
 def test_compiling_works_without_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], str]
 ) -> None:
@@ -380,6 +381,7 @@ HOMES = {
 
 
 @pytest.mark.parametrize("home", HOMES)
+@pytest.mark.spread(2)
 def test_a_user_without_a_home(home: str) -> None:
     demand_another_user()
     with open_folder() as base:

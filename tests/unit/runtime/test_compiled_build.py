@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.shown_to_c import why_not_compiled
+from tests.helpers.slow import rest_is_slow
 
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.runtime import compiled
@@ -79,7 +80,7 @@ def test_whoever_asks_for_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("damage", ["short", "changed", "empty", "writable"])
+@pytest.mark.parametrize("damage", rest_is_slow(["short", "changed", "empty", "writable"], "changed", "writable"))
 def test_what_is_damaged_or_not_our_own_is_built_again(damage: str, tmp_path: Path) -> None:
     assert compiled.wait() is not None
     (path,) = (tmp_path / "cache").glob("*/*.so")

@@ -1,10 +1,10 @@
 """The loader of a package, with a driver that only notes what it is asked for."""
 
-import importlib.util
 import json
 
 import numpy as np
 import pytest
+from tests.helpers.scripts import load_script
 from tests.unit.schedule.plans import product
 
 from tilewright.errors import ArgumentError, ScheduleError
@@ -61,9 +61,7 @@ def functions(tmp_path, monkeypatch):
     monkeypatch.setattr("tilewright.runtime.driver.ordinal_of_pointer", lambda pointer: 0)
     monkeypatch.setattr(loading, "Packer", NotingPacker)
     monkeypatch.setattr(NotingPacker, "launches", [])
-    spec = importlib.util.spec_from_file_location("products", tmp_path / "products.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(tmp_path / "products.py")
     module.loads, module.folder = loads, tmp_path
     return module
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import json
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.helpers.scripts import load_script
 
 from tilewright.runtime.clang import find_clang
 
@@ -21,11 +21,7 @@ pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="not a checkout")
 
 @pytest.fixture(scope="module")
 def registers() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("schedule_registers", DOCS / "schedule_registers.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(DOCS / "schedule_registers.py")
 
 
 @pytest.mark.parametrize(("page", "least"), [(PAGE, 60), (DOCS / "coming_from_accera.md", 25)])

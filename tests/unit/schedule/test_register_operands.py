@@ -143,6 +143,7 @@ def test_computed(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", KEPT.values(), ids=KEPT)
+@pytest.mark.spread(2)
 def test_kept(options: dict[str, Any]) -> None:
     given = {"extents": (136, 80, 144), "types": (BF16, BF16, F32), **options}
     plan, arrays = register_product(value=None, **given)

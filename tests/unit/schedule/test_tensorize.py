@@ -55,7 +55,7 @@ def sums_of(dtype: str) -> str:
         for m, policy in enumerate(POLICIES)
     ],
 )
-@pytest.mark.spread(4)
+@pytest.mark.spread(8)
 def test_every_shape(instruction: tuple[str, str, str], policy: str) -> None:
     """From global memory in two groups, and from shared memory in one."""
     target, shape, dtype = instruction

@@ -498,7 +498,8 @@ def _unwritten(storage: RegisterStorage, access: Access, mask: Mask) -> Array | 
     missing: Array | None = None
     for k in range(access.lanes):
         index: Lanes = access.index + access.index.dtype.type(k)
-        for position in np.unique(np.clip(index, 0, storage.high - 1)).tolist():
+        reached = np.clip(index, 0, storage.high - 1) if isinstance(index, np.ndarray) else None
+        for position in [min(max(int(index), 0), storage.high - 1)] if reached is None else np.unique(reached).tolist():
             written = storage.written[position]
             if written is True:
                 continue

@@ -82,10 +82,12 @@ class HistoryChecker(Observer):
         self._machine, self._races, self._histories, self._kernel = machine, races, histories, kernel
         self._numbers = machine.ranks.numbers
         self._clusters = machine.blocks_of_rank // machine.cluster_size  # of each rank
-        # By holder, source and kind: which of the accesses that are unknown reached a byte, counted from 1.
+        # By holder, source and kind: which of the accesses that are unknown reached a byte, counted from 1. They are
+        # drawn, each over those before it, when somebody asks, which of most flags nobody does.
         self._maps: dict[tuple[int, int, str], Array] = {}
+        self._undrawn: dict[tuple[int, int, str], list[tuple[int, Unknown]]] = {}
         for number, each in enumerate(histories.unknown, 1):
-            self._draw(number, each)
+            self._undrawn.setdefault((each.holder, each.source, each.kind), []).append((number, each))
         self.left: list[Unknown] = []
         self._flags: list[int] = []  # of this launch and those before it
 
@@ -109,20 +111,24 @@ class HistoryChecker(Observer):
         ranks = np.array(self._numbers)[np.minimum(blocks // self._clusters, len(self._numbers) - 1)]
         return set(np.where(blocks < running, ranks, blocks - running + _FLAG).tolist())
 
-    def _draw(self, number: int, unknown: Unknown) -> None:
+    def _drawn(self, key: tuple[int, int, str]) -> Array | None:
+        """Return the map of a holder, source and kind, None where no such access is unknown."""
         space = self._machine.addresses
-        bytes = (unknown.addresses[:, None] + np.arange(unknown.width)).reshape(-1)
-        bytes = bytes[space.covered(bytes, 1)]
-        if bytes.size:
-            key = unknown.holder, unknown.source, unknown.kind
-            drawn = self._maps.setdefault(key, np.zeros(space.size, np.int32))
-            drawn[space.places(bytes)] = number
+        for number, unknown in self._undrawn.get(key, ()):
+            bytes = (unknown.addresses[:, None] + np.arange(unknown.width)).reshape(-1)
+            bytes = bytes[space.covered(bytes, 1)]
+            if bytes.size:
+                if key not in self._maps:
+                    self._maps[key] = np.zeros(space.size, np.int32)
+                self._maps[key][space.places(bytes)] = number
+        self._undrawn[key] = []
+        return self._maps.get(key)
 
     # --- comparing -------------------------------------------------------------------------------------------
 
     def access(self, access: Access) -> Array | None:
         storage = access.storage
-        if not self._maps or not isinstance(storage, PointedStorage) or access.kind is AccessKind.COPY_LAND:
+        if not self._undrawn or not isinstance(storage, PointedStorage) or access.kind is AccessKind.COPY_LAND:
             return None
         shape = self._machine.blocks, self._machine.threads
         rows, threads = np.nonzero(np.broadcast_to(np.True_ if access.mask is None else access.mask, shape))
@@ -135,7 +141,7 @@ class HistoryChecker(Observer):
 
     def start_bulk(self, access: BulkAccess) -> bool:
         storage = access.storage
-        if self._maps and isinstance(storage, PointedStorage):
+        if self._undrawn and isinstance(storage, PointedStorage):
             there = np.ones(access.index.shape, np.bool_) if access.there is None else access.there
             places = np.where(there, access.index * storage.flat.itemsize, -1)
             kind = "read" if access.kind in READS else "write"
@@ -148,12 +154,14 @@ class HistoryChecker(Observer):
     def _compare(self, op: Op, kind: str, storage: Storage, rows: Array, threads: Array, places: Array) -> None:
         """Report accesses of threads to places (threads, elements), -1 for none, that meet what their ranks ignore."""
         holders = np.array(self._numbers)[rows // self._machine.blocks_of_rank]
-        for (holder, source, early), drawn in self._maps.items():
-            if kind not in _RACES[early]:
+        here = set(holders.tolist())
+        for holder, source, early in list(self._undrawn):
+            if holder not in here or kind not in _RACES[early]:
+                continue
+            drawn = self._drawn((holder, source, early))
+            if drawn is None:
                 continue
             mine = np.flatnonzero(holders == holder)
-            if not mine.size:
-                continue
             found = np.where(places[mine] >= 0, drawn.take(places[mine], mode="clip"), 0)
             for number in np.unique(found[found > 0]).tolist():
                 at, element = np.nonzero(found == number)
@@ -177,8 +185,10 @@ class HistoryChecker(Observer):
         return any(self._told_by(informant, source, kind, place) for informant in informants)
 
     def _told_by(self, informant: int, source: int, kind: str, place: int) -> bool:
-        drawn = self._maps.get((informant, source, kind))
-        return informant == source or drawn is None or not drawn[place]
+        if informant == source:
+            return True
+        drawn = self._drawn((informant, source, kind))
+        return drawn is None or not drawn[place]
 
     def _report(
         self, op: Op, kind: str, storage: Storage, who: tuple[int, int], place: int, unknown: Unknown, count: int
@@ -281,10 +291,16 @@ class HistoryChecker(Observer):
             if not at.size:
                 continue
             keys = events[at] * len(self._numbers) + rows[at] // self._clusters
-            for key in np.unique(keys).tolist():
-                event, place = divmod(key, len(self._numbers))
-                addresses = np.unique(region.addresses(cells[at[keys == key]]))
-                op, source = races.op_of(event), self._numbers[place]
+            found, which = np.unique(keys, return_inverse=True)
+            # What an op did in all of its iterations is one: they are thousands of events.
+            groups: dict[tuple[Op, int], int] = {}
+            group_of = [
+                groups.setdefault((races.op_of(event), self._numbers[place]), len(groups))
+                for event, place in (divmod(key, len(self._numbers)) for key in found.tolist())
+            ]
+            chosen = np.array(group_of)[which.reshape(-1)]
+            for (op, source), group in groups.items():
+                addresses = np.unique(region.addresses(cells[at[chosen == group]]))
                 self.left.append(Unknown(number, source, kind, op, self._kernel, addresses, region.cell_bytes))
 
     def remember(self) -> None:
@@ -311,6 +327,8 @@ def _merged(unknown: list[Unknown]) -> list[Unknown]:
     for each in unknown:
         groups.setdefault((each.holder, each.source, each.kind, each.op, each.width), []).append(each)
     return [
-        replace(same[0], addresses=np.unique(np.concatenate([each.addresses for each in same])))
-        for same in groups.values()
+        replace(first, addresses=np.unique(np.concatenate([each.addresses for each in (first, *others)])))
+        if others
+        else first
+        for first, *others in groups.values()
     ]

@@ -317,7 +317,8 @@ class Machine:
     def _place(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> int:
         """Make the storage of each buffer and return the bytes of shared memory of a block."""
         end = kernel.shared_bytes
-        buffers, views = kernel.buffers(), [buffer for buffer in kernel.buffers() if buffer.base is not None]
+        buffers = kernel.buffers()
+        views = [buffer for buffer in buffers if buffer.base is not None]
         for buffer in dict.fromkeys(buffer.root for buffer in buffers):
             if buffer.is_pointed:
                 self.storages[buffer] = PointedStorage(buffer, self.addresses)

@@ -165,8 +165,16 @@ class Predecessors(Observer):
         if not self._cells and buffer not in self._unsafe:
             return None
         shape = self._machine.blocks, self._machine.threads
-        rows, threads = np.nonzero(np.broadcast_to(np.True_ if access.mask is None else access.mask, shape))
-        index = np.broadcast_to(at_least_2d(access.index), shape)[rows, threads].astype(np.int64)
+        index, mask = at_least_2d(access.index), access.mask
+        if buffer not in self._unsafe and storage is self._storages[buffer]:  # who it is does not matter, as mostly
+            there = index if mask is None else np.broadcast_to(index, shape)[np.broadcast_to(mask, shape)]
+            spots = there.astype(np.int64).reshape(-1) - storage.low
+            if access.lanes > 1:
+                spots = (spots[:, None] + np.arange(access.lanes)).reshape(-1)
+            self._record(access, buffer, spots[(spots >= 0) & (spots < storage.flat.size)])
+            return None
+        rows, threads = np.nonzero(np.broadcast_to(np.True_ if mask is None else mask, shape))
+        index = np.broadcast_to(index, shape)[rows, threads].astype(np.int64)
         self._reach(access, buffer, storage, rows, threads, index[:, None] + np.arange(access.lanes))
         return None
 
@@ -197,12 +205,14 @@ class Predecessors(Observer):
             spots = ((spots * old) // new)[:, None] + np.arange(each)
             which, spots = np.repeat(which, each), spots.reshape(-1)
             spots = np.minimum(spots, base.flat.size - 1)
-        writes = access.kind not in _READS
         for met in self._unsafe.get(buffer, ()):
-            self._compare(met, access, buffer, rows[which], threads[which], spots, writes)
+            self._compare(met, access, buffer, rows[which], threads[which], spots, access.kind not in _READS)
         if self._cells:
-            stretch = self._stretches[buffer]
-            (stretch.wrote if writes else stretch.read)[spots] = self._number(access.op)
+            self._record(access, buffer, spots)
+
+    def _record(self, access: Access | BulkAccess, buffer: Buffer, spots: Array) -> None:
+        stretch = self._stretches[buffer]
+        (stretch.read if access.kind in _READS else stretch.wrote)[spots] = self._number(access.op)
 
     def _compare(
         self, met: _Met, access: Access | BulkAccess, buffer: Buffer, rows: Array, threads: Array, spots: Array,

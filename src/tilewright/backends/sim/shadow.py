@@ -83,14 +83,14 @@ class Marks:
     def repeat(self, rows: int) -> None:
         """Give each of `rows` blocks cells of its own."""
         self._write_down()
-        self._first, self._second = np.tile(self._first, rows), np.tile(self._second, rows)
+        self._first, self._second = _repeated(self._first, rows), _repeated(self._second, rows)
 
     def kept(self) -> tuple[Array, Array]:
         """Return the cells with accesses, and the words of these; a cell comes up to two times for each warp."""
         self._write_down()
-        every = np.concatenate([self._first, self._second])
-        at = np.flatnonzero(every)
-        return at % self._first.size // self._slots, every[at]
+        first, second = np.flatnonzero(self._first), np.flatnonzero(self._second)
+        words = np.concatenate([self._first[first], self._second[second]])
+        return np.concatenate([first, second]) // self._slots, words
 
     def clear(self) -> None:
         """Forget what is not written down."""
@@ -193,11 +193,11 @@ class Cells:
         """Give each block shared cells of its own."""
         if self.rows != blocks:
             self.rows = blocks
-            self.writes = np.tile(self.writes, blocks)
+            self.writes = _repeated(self.writes, blocks)
             if self.pending_reads is not None:
-                self.pending_reads = np.tile(self.pending_reads, blocks)
+                self.pending_reads = _repeated(self.pending_reads, blocks)
             if self.ordinary is not None:
-                self.ordinary = np.tile(self.ordinary, blocks)
+                self.ordinary = _repeated(self.ordinary, blocks)
             for marks in self.marks:
                 marks.repeat(blocks)
 
@@ -206,6 +206,11 @@ class Cells:
         if not self.is_global:
             for marks in self.marks:
                 marks.clear()
+
+
+def _repeated(cells: Array, rows: int) -> Array:
+    """Return cells once for each row. Where nothing is recorded yet, as is usual, nothing is written to them."""
+    return np.tile(cells, rows) if cells.any() else np.zeros(len(cells) * rows, cells.dtype)
 
 
 _WIDEST = 16  # bytes of an access
