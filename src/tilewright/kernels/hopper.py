@@ -359,7 +359,10 @@ def _narrow_width(operand: Operand, extent: int, parts: int) -> int:
     Where rows are contiguous, a power of two.
     """
     if operand.major == "K":
-        return -(-extent // (parts * _LEAST_ROWS)) * parts * _LEAST_ROWS
+        unit = parts * _LEAST_ROWS
+        if operand.dtype in (t.int8, t.uint8) and extent > WARP:  # of integers every second one beyond
+            unit = max(unit, 2 * _LEAST_ROWS)
+        return -(-extent // unit) * unit
     return 1 << (max(extent, parts * _LEAST_CONTIGUOUS) - 1).bit_length()
 
 

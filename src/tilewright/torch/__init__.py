@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import torch  # by this name: where it is not installed, that is what is missing
 import torch.fx
 
 from tilewright.torch import nn as nn

@@ -69,7 +69,7 @@ def test_read_only_broadcast_and_empty() -> None:
         (np.zeros(3, np.complex64), "complex64 is not an element type"),
         (np.zeros(3, ">f4"), "other byte order"),
         (np.zeros(3, [("a", "f4"), ("b", "f4")]), "is a record"),
-        (np.zeros(3, [("a", "f4"), ("b", "i2")])["a"], "no multiples"),
+        (np.zeros(3, [("a", "f4"), ("b", "i2")])["a"], "not multiples"),
         (np.array([object()]), "object is not an element type"),
         (np.array(["text"]), "not an element type"),
     ],
@@ -224,7 +224,7 @@ def test_interface_on_the_second_device(two_devices: FakeCuda) -> None:
     [
         (InterfaceArray((4,), "<c8"), "complex64"),
         (InterfaceArray((4,), ">f4"), "byte order"),
-        (InterfaceArray((4,), strides=(6,)), "no multiples"),
+        (InterfaceArray((4,), strides=(6,)), "not multiples"),
         (InterfaceArray((4,), extra={"mask": object()}), "masked"),
     ],
 )
