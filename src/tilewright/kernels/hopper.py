@@ -48,8 +48,8 @@ from tilewright.transactions import ROW
 
 # Tiles along M before the next along N, by the bytes of an element: what examples 05 and 06 do. With 4 bytes groups of
 # 16 took 0.2 to 0.9 % less than of 8 (4096 and 8192 cubed, example 05 on an H200); in ping-pong of 128 x 128 they take
-# 1.2, 0.2 and 1.9 % more (2048, 4096 and 8192 cubed). With 2 bytes they take 0.4 % less in 128 x 256 at the mean of 12
-# products for half a second each, which is for a wave of 132 about as high as wide, and 0.8 % less in pairs.
+# 1.2, 0.2 and 1.9 % more (2048, 4096 and 8192 cubed). With 2 bytes they take 0.5 % less in 128 x 256 at the mean of 11
+# products for half a second each, which is for a wave of 132 about as high as wide, and 0.9 % less in pairs.
 _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
 WARP = 32
