@@ -123,6 +123,7 @@ def test_a_wrong_rung_is_not_timed(gpu: Gpu, tmp_path: Path) -> None:
     assert all("gflops" not in row for row in json.loads((tmp_path / "out.json").read_text())["rows"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rung")
 def test_an_interrupt_tells_the_rounds_that_are_complete(gpu: Gpu, tmp_path: Path) -> None:
     assert call("sgemm", "--size", "64").exit_code == 0

@@ -75,6 +75,7 @@ def test_processes_find_what_this_process_finds() -> None:
         assert "its worker died: BrokenProcessPool" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_two_tunings_share_an_executor() -> None:
     """And weights that are packed, and further results, go to workers as well."""
     calls = [
