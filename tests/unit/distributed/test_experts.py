@@ -212,7 +212,7 @@ def test_more_rows_than_the_capacity_are_found_on_the_device(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("ends", "result"),
     [
-        ([4, 2], [1, 1, 1, 1, 0, 0]),
+        pytest.param([4, 2], [1, 1, 1, 1, 0, 0], marks=pytest.mark.slow),
         pytest.param([-3, 99], [2] * 6, marks=pytest.mark.slow),
         ([-3, 2**40 + 1], [2] * 6),
         pytest.param([2, -(2**40)], [1, 1, 0, 0, 0, 0], marks=pytest.mark.slow),
