@@ -19,6 +19,7 @@ import hypothesis
 import pytest
 from tests.helpers import slow
 from tests.helpers.memory import is_memory_short
+from tests.helpers.reports import OneReport, are_all_needed
 
 _CACHE = "TILEWRIGHT_CACHE_DIR"
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers, and commands fold what they print to it
@@ -94,6 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.helpers.time_limit import TimeLimit
 
         config.pluginmanager.register(TimeLimit())
+    if hasattr(config, "workerinput") and not are_all_needed(config):
+        config.pluginmanager.register(OneReport())
     slow.Random.in_full = config.option.markexpr.strip() == "slow"
     if not hasattr(config, "workerinput"):
         config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-"))
