@@ -140,6 +140,7 @@ def test_a_product_that_does_not_fit_is_refused(gpu: Gpu) -> None:
     assert gpu.launches == []
 
 
+@pytest.mark.slow
 def test_transpose_and_launch(gpu: Gpu, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     result = call("transpose", "--size", "128", "-o", str(out))
