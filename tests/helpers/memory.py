@@ -8,14 +8,14 @@ from pathlib import Path
 _MOST = 4 << 30  # bytes that one process holds before it collects garbage
 
 
-def is_memory_short() -> bool:
+def is_memory_short(system: Path = Path("/proc")) -> bool:
     """Say whether this process holds gigabytes, or less than half of the machine's memory is available.
 
     Where the system does not tell, memory counts as short.
     """
     try:
-        held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        held = int((system / "self" / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        lines = (system / "meminfo").read_text().splitlines()
     except OSError:
         return True
     # In kilobytes: MemAvailable:   18340308 kB

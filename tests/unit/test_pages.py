@@ -37,8 +37,8 @@ PAGES = {
 }
 
 
-# These run test suites, tuning and several GPUs, which take seconds.
-LONG = ("how_to/test_without_a_gpu.md", "how_to/tune.md", "several_gpus.md")
+# These run test suites, tuning, many products and several GPUs, which take seconds.
+LONG = ("how_to/epilogue.md", "how_to/test_without_a_gpu.md", "how_to/tune.md", "several_gpus.md")
 
 
 @pytest.mark.parametrize("name", rest_is_slow(PAGES, *(PAGES.keys() - set(LONG))))

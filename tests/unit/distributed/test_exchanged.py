@@ -187,7 +187,8 @@ def test_sums_pass_from_rank_to_rank(name: str, monkeypatch: pytest.MonkeyPatch)
     assert kernel.launched
 
 
-@pytest.mark.parametrize(("calls", "all_of_it"), [pytest.param(3, False, marks=slow), (2, True)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("calls", "all_of_it"), [(3, False), (2, True)])
 def test_sums_pass_from_rank_to_rank_by_launches(calls: int, all_of_it: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchanged, "RING_BYTES", 1)
     more: dict[str, Any] = {"all": True} if all_of_it else {}
