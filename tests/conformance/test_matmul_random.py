@@ -239,6 +239,7 @@ def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert {entry.key for entry in default_cache().entries()} == kept
 
 
+@pytest.mark.slow
 def test_the_command() -> None:
     command = [
         sys.executable,

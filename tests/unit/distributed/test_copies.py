@@ -172,6 +172,7 @@ class Pushes:
         return bool(launch())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_kernel_that_sends_nothing_multiplies_what_comes(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "sender_for", lambda buffer, array, part: Pushes(buffer, array))

@@ -161,7 +161,7 @@ def test_without_anything_left_out_nothing_is_found() -> None:
 
 
 @pytest.mark.parametrize("operation", [dispatches, pytest.param(combines, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("weakened", rest_is_slow(WEAKENED, "tell is relaxed", "no tells"))
+@pytest.mark.parametrize("weakened", rest_is_slow(WEAKENED, "tell is relaxed"))
 def test_each_part_of_the_exchange_is_needed(operation: Any, weakened: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weaken, kind = WEAKENED[weakened]
     weaken(monkeypatch)

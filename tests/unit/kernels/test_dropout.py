@@ -99,6 +99,7 @@ def test_a_part_of_a_product_has_its_part_of_the_mask() -> None:
     np.testing.assert_array_equal(tw.matmul(a[:17], b[:, :37], epilogue=drop), tw.matmul(a, b, epilogue=drop)[:17, :37])
 
 
+@pytest.mark.slow
 def test_how_many_are_dropped() -> None:
     """Within five deviations of p, over all and over each bit's half, word and lane; neighbours know nothing of it."""
     ones = np.ones((256, 8), np.float16), np.ones((8, 256), np.float16)

@@ -268,7 +268,7 @@ def test_a_changed_manifest_is_refused_or_means_the_same(manifest, driver, opene
 def test_a_forged_manifest_is_refused_or_refers_to_nothing_else(manifest, built, driver, opened, every):
     """The same with a digest that fits: it is refused by what it says, or calls go through, or are refused."""
     manifest, digest = copy.deepcopy(manifest), manifest["digest"]
-    for what in mutants(manifest, every, few=3):
+    for what in mutants(manifest, every, few=2):
         try:
             manifest["digest"] = schema.digest(manifest)
             schema.check(manifest)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers.compilers import needs_nvrtc
+from tests.helpers.slow import rest_is_slow
 from tests.unit.schedule.plans import product, warpgroup_product
 from tests.unit.test_hopper_examples import findings, without
 from tests.unit.test_hopper_products import SYNCHRONISATIONS
@@ -188,7 +189,7 @@ def test_every_dense_product_of_a_warpgroup_is_a_shape() -> None:
     assert all(find_recipe(Arch.parse(x), shapes[0], tw.float16, tw.float32) is None for x in ("sm_80", "gfx90a"))
 
 
-@pytest.mark.parametrize("producer", [True, False, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("producer", rest_is_slow([True, False, None], True))
 def test_each_synchronisation_is_needed_and_missed(producer: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a producer, without one, and with a producer in a block that stays for two tiles, stored by TMA."""
     stays = producer is None
