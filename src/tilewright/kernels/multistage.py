@@ -92,10 +92,21 @@ _STEPS_US: Mapping[DType, _Table] = MappingProxyType(
 )
 STEP_TIMES = StepTimes(_STEPS_US)
 
-# Of few rows, with more elements a thread than measured tiles of this size have. Not measured yet: the formula of
-# `StepTimes` predicts them.
+# With more elements a thread than measured tiles of this size have, up to 16 x 8, which need the fewest reads of shared
+# memory; and for products of 100 x 100 a tile without waste. Not measured yet: the formula of `StepTimes` predicts them.
 _UNMEASURED: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
-    {t.float32: (((64, 128, 8), (1, 4), 4), ((64, 64, 8), (1, 2), 4))}
+    {
+        t.float32: (
+            ((64, 128, 8), (1, 4), 4),
+            ((64, 64, 8), (1, 2), 4),
+            ((128, 256, 8), (2, 4), 3),
+            ((64, 256, 8), (1, 4), 3),
+            ((128, 128, 8), (2, 2), 3),
+            ((64, 128, 8), (1, 2), 3),
+            ((64, 64, 8), (1, 1), 3),
+            ((100, 100, 20), (1, 4), 3),
+        )
+    }
 )
 
 # How much longer a step of products in parts takes than its products: fragments are cut, and chunks added. What the

@@ -5,8 +5,10 @@ Tiles of an operand pass from global to shared memory, and from there to the fra
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from itertools import product
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch
@@ -94,13 +96,26 @@ class Plan:
         return m, n // self.b.parts
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether single threads multiply, instead of warps."""
+        return self.mma.atom.threads == 1
+
+    @property
+    def step_of_b(self) -> int:
+        """The step of K in which copies of B begin; those of A do in the first.
+
+        Copies take the unit that reads fragments: in one step both would hold up reads which few multiply-adds hide.
+        """
+        return int(self.is_scalar)
+
+    @property
     def held_steps(self) -> int:
         """The steps of K whose fragments have names of their own; only two are alive at a time.
 
         All of a tile's, which the compiler schedules a little better, but for multiply-adds, of which a tile has many,
         and for fragments that become parts, which take the registers.
         """
-        return self.tile[2] // self.mma.tile_size(2) if self.mma.atom.threads > 1 and self.parts is None else 2
+        return self.tile[2] // self.mma.tile_size(2) if not self.is_scalar and self.parts is None else 2
 
     @property
     def has_edges(self) -> bool:
@@ -193,16 +208,17 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
     """Return the instruction spread over the warps.
 
     Each warp takes two atoms of 8 columns at a time, as many as one ldmatrix of four matrices fills. Without a matrix
-    instruction a warp is 8 x 4 threads, with four neighbouring rows and columns each, read by 16 bytes.
+    instruction single threads multiply, with four neighbouring rows and columns each, read by 16 bytes.
     """
     atom = instruction_for(problem.compute, problem.a.dtype, problem.b.dtype, arch)
     if atom is None:
         raise LayoutError(f"{arch.name} has no instruction for {problem.compute}")
     along_m, along_n = configuration.warps
     if atom.threads == 1:
-        threads, wide = (8 * along_m, 4 * along_n), VECTOR_BYTES // problem.a.dtype.bytes
-        quads = tuple(Layout((count, wide), (wide, 1)) for count in threads)
-        return make_tiled_mma(atom, (*threads, 1), (*quads, None))
+        wide = VECTOR_BYTES // problem.a.dtype.bytes
+        threads = _threads_for(configuration, wide)
+        quads = tuple(Layout((threads[mode].size, wide), (wide, 1)) for mode in (0, 1))
+        return make_tiled_mma(atom, threads, (*quads, None))
     m, _, k = atom.shape_mnk
     if m == 8:  # 8 x 8 x 4, read by ordinary loads
         return make_tiled_mma(atom, (along_m, along_n, 1))
@@ -214,6 +230,27 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
         # pairs of neighbours. The order in which it counts K does not matter: its pairs are elements 4 apart.
         order = Layout((2, 4, k // 8), (4, 1, 8))
     return make_tiled_mma(atom, (along_m, along_n, 1), (16 * along_m, 16 * along_n, order))
+
+
+def _threads_for(configuration: Configuration, wide: int) -> Layout:
+    """Return the threads (M, N, 1) that multiply, each of them `wide` neighbours along both modes at a time.
+
+    Warps are 4 x 8 or 8 x 4 threads, whichever read fewer elements. Where no whole warps share the tile evenly, as many
+    threads as do, at most those of the warps: 5 x 25 of 128 for 100 x 100, so that the last warp has less than 32.
+    """
+    along_m, along_n = configuration.warps
+    counts = [extent // wide for extent in configuration.tile[:2]]
+    reads = {
+        counts[0] // (m * along_m) + counts[1] // (n * along_n): (m, n)
+        for m, n in ((8, 4), (4, 8))
+        if counts[0] % (m * along_m) == counts[1] % (n * along_n) == 0
+    }
+    if reads:
+        m, n = reads[min(reads)]
+        return Layout(((m, along_m), (n, along_n), 1), ((1, 32), (m, 32 * along_m), 0))
+    shares = ([own for own in range(1, count + 1) if count % own == 0] for count in counts)
+    m, n = max((x for x in product(*shares) if math.prod(x) <= configuration.threads), key=math.prod)
+    return Layout((m, n, 1))
 
 
 # How CuTe's names spell the element types.
@@ -304,6 +341,8 @@ def _copy_in(operand: Operand, tile: tuple[int, int], threads: int, arch: Arch, 
     along, across = (tile[1], tile[0]) if operand.major != "MN" else tile
     while True:
         beside = min(along // width, threads)  # threads along the contiguous mode
+        if threads % beside:
+            beside = math.gcd(along // width, threads)
         if threads % beside == 0 and across % (threads // beside) == 0 and along % (beside * width) == 0:
             break
         if width == 1:
