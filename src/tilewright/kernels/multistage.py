@@ -92,8 +92,8 @@ _STEPS_US: Mapping[DType, _Table] = MappingProxyType(
 )
 STEP_TIMES = StepTimes(_STEPS_US)
 
-# With more elements a thread than measured tiles of this size have, up to 16 x 8, which need the fewest reads of shared
-# memory; and for products of 100 x 100 a tile without waste. Not measured yet: the formula of `StepTimes` predicts them.
+# With more elements a thread than measured tiles of this size have, up to 16 x 8, which need fewest reads of shared
+# memory; and 100 x 100 without waste. Not measured yet: the formula of `StepTimes` predicts them.
 _UNMEASURED: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
     {
         t.float32: (
@@ -103,7 +103,6 @@ _UNMEASURED: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
             ((64, 256, 8), (1, 4), 3),
             ((128, 128, 8), (2, 2), 3),
             ((64, 128, 8), (1, 2), 3),
-            ((64, 64, 8), (1, 1), 3),
             ((100, 100, 20), (1, 4), 3),
         )
     }

@@ -46,7 +46,7 @@ def product(extents: tuple[int, int, int], majors: str, configuration: Configura
     [
         ((100, 100, 20), (1, 4)),
         ((64, 256, 8), (1, 4)),
-        ((64, 64, 8), (1, 1)),
+        ((64, 64, 8), (1, 2)),
         pytest.param((128, 256, 8), (2, 4), marks=pytest.mark.slow),
         pytest.param((128, 128, 8), (2, 2), marks=pytest.mark.slow),
         pytest.param((64, 128, 8), (1, 2), marks=pytest.mark.slow),
