@@ -126,21 +126,21 @@ class Operands:
         first = self.pieces.where(0, 0)[1] * width + tw.lane_id()
         return [inside[first + 32 * i] for i in range(-(-self.pieces.parts * width // 32))]
 
-    def widen(self):
-        """Convert lanes' values of a bias to the type in which it is added; behind the products, for these do not wait.
+    def widened(self):
+        """Return them with lanes' values of a bias in the type in which it is added, which saves a conversion a result.
 
-        That saves a conversion for each result.
+        Behind the products, for these do not wait. Others, for in one branch of two these would change their type.
         """
-        epilogue, sums = self.epilogue, self.plan.mma.atom.dtype_c
+        epilogue, sums, found = self.epilogue, self.plan.mma.atom.dtype_c, object.__new__(type(self))
+        found.__dict__.update(self.__dict__, columns=list(self.columns))
         if sums is tw.float32 and not epilogue.is_gated:
             for n in range(epilogue.scales, epilogue.scales + epilogue.has_c + epilogue.has_bias):
                 if self.modes[n] == 1:
-                    self.columns[n] = [x.to(sums) for x in self.columns[n]]
+                    found.columns[n] = [x.to(sums) for x in self.columns[n]]
+        return found
 
     def take(self, wave, part):
-        """Return for each operand what gives its value for an accumulator of a part; parts are taken in order."""
-        if wave == part == 0:
-            self.widen()
+        """Return for each operand what gives its value for an accumulator of a part."""
         begin = part * self.plan.part.tiler_mn[1]
         thread = self.plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
         found = []
@@ -173,7 +173,7 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, r
     scales, those of a block of columns come first, and its values are kept in the accumulators.
     """
     pieces = Pieces(plan, place, consumer, owner)
-    ready = Operands(plan, epilogue, operands, D, pieces) if ready is None else ready
+    ready = (Operands(plan, epilogue, operands, D, pieces) if ready is None else ready).widened()
     together = 1 if epilogue.scale is None else BLOCK // plan.part.tiler_mn[1]
     for wave in tw.static_range(pieces.waves):
         for first in tw.static_range(0, pieces.parts, together):

@@ -17,7 +17,7 @@ from tilewright.kernels._attention_gradient_kernel import finish_tokens, gradien
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
 from tilewright.kernels.attention_hopper import NARROW, hopper_gradient_plan, hopper_plan, why_not
-from tilewright.kernels.attention_parts import count_parts, launch_adding, make_parts
+from tilewright.kernels.attention_parts import count_parts, launch_parts
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
 from tilewright.kernels.repeats import repeating
@@ -91,6 +91,10 @@ class Problem:
         if self.is_ragged:
             return (self.q.shape[1], self.q.shape[0])
         return self.q.shape[:-1]
+
+    def make(self, shape: Shape) -> Operand:
+        """Return a new array of the type that is computed in."""
+        return result(self.function, None, self.q, shape, self.kind)
 
     def heads(self, x: Operand) -> View:
         """Return an array as kernels take it: (batch, heads, tokens, head)."""
@@ -185,13 +189,14 @@ def by_tiles(problem: Problem, views: Sequence[View], lse: View | None, parts: i
         slots = _RESIDENT * multiprocessors_of(problem.q)
         steps = -(-k.shape[2] // (plan.columns * (problem.count if problem.is_ragged else 1)))
         parts = count_parts(blocks, steps, slots, math.prod(out.shape)) if slots else 1
-    sums, numbers = make_parts(problem.function, problem.q, out, parts, problem.kind) if parts > 1 else (out, lse)
-    launcher(attend, blocks * parts, plan.threads)(
-        sums, numbers, *views[1:], *problem.sequences.views(),
-        problem.factor, np.int32(problem.left), np.int32(problem.right), parts > 1, plan,
-    )  # fmt: skip
-    if parts > 1 and numbers is not None:
-        launch_adding(out, lse, sums, numbers, arch)
+    numbers = problem.factor, np.int32(problem.left), np.int32(problem.right)
+
+    def launch(out: View, lse: View | None) -> None:
+        launcher(attend, blocks * parts, plan.threads)(
+            out, lse, *views[1:], *problem.sequences.views(), *numbers, parts > 1, plan
+        )
+
+    launch_parts(launch, out, lse, parts, problem.make, arch)
 
 
 def _with_heads_as_tokens(
@@ -247,16 +252,15 @@ def by_warpgroups(
     if parts is None:
         parts = count_parts(tiles, -(-k.shape[2] // (count * plan.keys)), blocks, math.prod(out.shape))
     grid = min(blocks, tiles * parts)
-    sums, numbers = out, lse
-    if parts > 1:
-        plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_in_parts=True, **kind)
-        sums, numbers = make_parts(problem.function, problem.q, out, parts, problem.kind)
-    launcher(attend_by_warpgroups, grid, plan.threads)(
-        sums, numbers, *views[1:], *problem.sequences.views(), problem.factor,
-        *map(np.int32, (problem.left, problem.right, heads_together(views, grid))), plan,
-    )  # fmt: skip
-    if parts > 1 and numbers is not None:
-        launch_adding(out, lse, sums, numbers, arch_of(problem.q))
+    plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_in_parts=parts > 1, **kind)
+    numbers = problem.factor, *map(np.int32, (problem.left, problem.right, heads_together(views, grid)))
+
+    def launch(out: View, lse: View | None) -> None:
+        launcher(attend_by_warpgroups, grid, plan.threads)(
+            out, lse, *views[1:], *problem.sequences.views(), *numbers, plan
+        )
+
+    launch_parts(launch, out, lse, parts, problem.make, arch_of(problem.q))
 
 
 def heads_together(views: Sequence[View], grid: int) -> int:
@@ -360,8 +364,7 @@ def numbers_of_tokens(
     """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2; clear sums and turns."""
     *leading, tokens = problem.numbers_shape()
     shape = (*leading, -(-tokens // 4) * 4 + BEHIND)  # tiles read what is behind; bulk copies begin at 16 bytes
-    made = [result(problem.function, None, problem.q, shape, problem.kind) for _ in ("delta", "tops")]
-    delta, tops = (problem.numbers(x) for x in made)
+    delta, tops = (problem.numbers(problem.make(shape)) for _ in range(2))
     if 0 not in lse.shape:
         rows = plan_rows(grad.dtype.bits, max(grad.shape[3], 1), alignment_of((grad, out)))
         launcher(sum_products, rows.grid(math.prod(lse.shape)), rows.block, rows.min_blocks)(

@@ -18,11 +18,8 @@ HEADS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
-_NARROW_TILES = {
-    64: (160, 1, 10),
-    128: (128, 1, 6),
-    256: (64, 1, 5),
-}  # by the head: keys, and stages of Q and of K and V
+# By the head: keys, and stages of Q and of K and V.
+_NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 256: (64, 1, 5)}
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
 
@@ -99,7 +96,8 @@ def hopper_plan(
     }[head]
     if is_narrow or (is_cut and head == 256):
         rows, most, q_stages, stages = NARROW, *_NARROW_TILES[head]
-        most -= 16 * (2 if head == 64 else 1) * (is_cut and is_in_parts)
+        if is_cut and is_in_parts:
+            most -= 32 if head == 64 else 16
     elif is_cut:
         both = has_left and has_right
         most = (80 if both else 96) if head == 64 else 112 if both else min(most, 144)

@@ -10,12 +10,12 @@ Source: FlashDecoding (Dao, Haziza, Massa and Sizov 2023).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 from tilewright.arch import Arch
-from tilewright.dtypes import DType
 from tilewright.kernels._attention_kernels import add_parts
-from tilewright.kernels.operands import Operand, launcher, result
+from tilewright.kernels.operands import Operand, launcher
 from tilewright.runtime.views import View
 
 MOST_PARTS = 128
@@ -48,16 +48,24 @@ def count_parts(tiles: int, steps: int, slots: int, numbers: int) -> int:
     return best if time(1) >= _LEAST_GAIN * time(best) else 1
 
 
-def make_parts(function: str, like: Operand, out: View, parts: int, kind: DType) -> tuple[View, View]:
-    """Return arrays for the results of parts and for their lse: a batch for each part and batch."""
+def launch_parts(
+    launch: Callable[[View, View | None], None],
+    out: View,
+    lse: View | None,
+    parts: int,
+    made: Callable[[tuple[int, ...]], Operand],
+    arch: Arch,
+) -> None:
+    """Launch what computes out and lse: at once, or a batch for each part and batch, and then what adds these up.
+
+    `made` returns an array of a shape for the parts. Where the target can, the second launch begins beside the first.
+    """
+    if parts == 1:
+        launch(out, lse)
+        return
     shape = (parts * out.shape[0], *out.shape[1:])
-    made = [result(function, None, like, x, kind) for x in (shape, shape[:-1])]
-    sums, numbers = (x.view(x.shape, x.info.strides) for x in made)
-    return sums, numbers
-
-
-def launch_adding(out: View, lse: View | None, sums: View, numbers: View, arch: Arch) -> None:
-    """Launch what makes out and lse of the parts' results; where the target can, it begins beside them."""
+    sums, numbers = (x.view(x.shape, x.info.strides) for x in map(made, (shape, shape[:-1])))
+    launch(sums, numbers)
     is_early = not arch.is_amd and arch.number >= 90
     columns = -(-out.shape[3] // 32) * 32
     groups = max(1, _THREADS // columns)

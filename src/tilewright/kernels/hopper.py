@@ -48,8 +48,8 @@ from tilewright.transactions import ROW
 
 # Tiles along M before the next along N, by the bytes of an element: what examples 05 and 06 do. With 4 bytes groups of
 # 16 took 0.2 to 0.9 % less than of 8 (4096 and 8192 cubed, example 05 on an H200); in ping-pong of 128 x 128 they take
-# 1.2, 0.2 and 1.9 % more (2048, 4096 and 8192 cubed). With 2 bytes they take 0.4 % less in 128 x 256 at the mean of 12
-# products for half a second each, which is for a wave of 132 about as high as wide, and 0.8 % less in pairs.
+# 1.2, 0.2 and 1.9 % more (2048, 4096 and 8192 cubed). With 2 bytes they take 0.5 % less in 128 x 256 at the mean of 11
+# products for half a second each, which is for a wave of 132 about as high as wide, and 0.9 % less in pairs.
 _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
 WARP = 32
@@ -162,7 +162,10 @@ _ELEMENT_US = (
 # Shares of L2: matrices that stay there as they are, and those of which a part is kept (on an H200 25 to 33 MB were
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
-_APART = 1.1  # of a step in a stretch of stream-K, an estimate: blocks are at different K, and share less in L2
+_APART = 1.15  # of a step in a stretch of stream-K, as fitted: blocks are at different K, and share less in L2
+# Of the end of a tile whose rows threads store, as no TMA can: by two consumers, and by one in ping-pong. Fitted to 109
+# products of any residue on an H200, where the choice takes 1.025 of the best candidate's time, and 1.045 without.
+_BY_ROWS, _BY_ROWS_ALONE = 1.25, 1.5
 # Stores to another block, an arrival there, and a wait; more for each further block, and for a second consumer; and the
 # bytes of memory that a multiprocessor gets in a second: as fitted to 860 candidates for up to 128 rows on an H200.
 _GATHER_US, _PEER_US, _TWO_US, _MEMORY_OF_ONE = 1.0, 0.05, 0.6, 50e9
@@ -244,6 +247,8 @@ class Hopper(Family):
             finish /= 2
         else:
             finish *= (1 + problem.d.dtype.bytes) / 3  # an estimate that orders tiles of float32 as they were measured
+        if not (problem.is_whole_vectors or c.is_swapped or (c.splits > 1 and not c.adds_in_cluster)):
+            finish *= _BY_ROWS_ALONE if c.is_ping_pong else _BY_ROWS
         if problem.d.alignment < VECTOR_BYTES:  # they leave an element at a time
             finish += m * n * _ELEMENT_US / (WARPGROUP if c.is_ping_pong else c.threads - WARPGROUP) / owners
         adding = 0.0

@@ -32,13 +32,15 @@ class Backward:
     """What a backward function asks for by the names of its parameters, kept and handed over."""
 
     def __init__(self, operator: Operator[Any, Any], function: Callable[..., Any]) -> None:
-        self.name, self.defaults, self.function = operator.name, operator._defaults, function
+        self.name: str = operator.name
+        self.defaults: tuple[Any, ...] = operator._defaults
+        self.function: Callable[..., Any] = function
         inputs = list(operator._signature.parameters)
         signature = inspect.signature(function).parameters
         parameters = list(signature)
-        self.gradients = operator._results
-        self.may_be_none = any("None" in str(signature[n].annotation) for n in parameters[: self.gradients])
-        self.names = parameters[self.gradients :]
+        self.gradients: int = operator._results
+        self.may_be_none: bool = any("None" in str(signature[n].annotation) for n in parameters[: self.gradients])
+        self.names: list[str] = parameters[self.gradients :]
         single = {f"result_{n}": _SINGLE - n for n in range(self.gradients)}
         known = [*inputs, *_OWN_INPUTS, *single]
         if len(parameters) < self.gradients or any(name not in known for name in self.names):
@@ -48,12 +50,12 @@ class Backward:
                 + (f", and {wrong!r} names nothing" if wrong else f", and there are {self.gradients} results"),
                 help=f"first {self.gradients} for the gradients of the results, then any of {', '.join(known)}",
             )
-        self.inputs = inputs
+        self.inputs: list[str] = inputs
         # What is kept, and its place among the inputs: -1 for what the operator returned, -2 for the first of that.
         places = {name: place for place, name in enumerate(inputs)} | dict.fromkeys(_OWN_INPUTS, _ALL)
-        self.kept = [(n, (single | places)[n]) for n in self.names if n != "needs"]
+        self.kept: list[tuple[str, int]] = [(n, (single | places)[n]) for n in self.names if n != "needs"]
         arguments = operator.overload._schema.arguments
-        self.tensors = [x.name for x in arguments if "Tensor" in str(x.type)]
+        self.tensors: list[str] = [x.name for x in arguments if "Tensor" in str(x.type)]
 
     def setup(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # Any: torch's context
         saved: list[Any] = []
