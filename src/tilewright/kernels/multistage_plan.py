@@ -113,9 +113,12 @@ class Plan:
         """The steps of K whose fragments have names of their own; only two are alive at a time.
 
         All of a tile's, which the compiler schedules a little better, but for multiply-adds, of which a tile has many,
-        and for fragments that become parts, which take the registers.
+        and for fragments that become parts, which take the registers: then as few as come out even over a tile.
         """
-        return self.tile[2] // self.mma.tile_size(2) if not self.is_scalar and self.parts is None else 2
+        steps = self.tile[2] // self.mma.tile_size(2)
+        if not self.is_scalar and self.parts is None:
+            return steps
+        return next((held for held in range(2, steps) if steps % held == 0), steps)
 
     @property
     def has_edges(self) -> bool:
@@ -235,7 +238,8 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
 def _threads_for(configuration: Configuration, wide: int) -> Layout:
     """Return the threads (M, N, 1) that multiply, each of them `wide` neighbours along both modes at a time.
 
-    Warps are 4 x 8 or 8 x 4 threads, whichever read fewer elements. Where no whole warps share the tile evenly, as many
+    Warps are 4 x 8 or 8 x 4 threads, whichever read fewer elements; eight neighbours, which shared memory serves at a
+    time, are 4 x 2 or 2 x 4. Where no whole warps share the tile evenly, as many
     threads as do, at most those of the warps: 5 x 25 of 128 for 100 x 100, so that the last warp has less than 32.
     """
     along_m, along_n = configuration.warps
@@ -247,7 +251,8 @@ def _threads_for(configuration: Configuration, wide: int) -> Layout:
     }
     if reads:
         m, n = reads[min(reads)]
-        return Layout(((m, along_m), (n, along_n), 1), ((1, 32), (m, 32 * along_m), 0))
+        lanes = (1, m) if m < n else (n, 1)
+        return Layout(((m, along_m), (n, along_n), 1), ((lanes[0], 32), (lanes[1], 32 * along_m), 0))
     shares = ([own for own in range(1, count + 1) if count % own == 0] for count in counts)
     m, n = max((x for x in product(*shares) if math.prod(x) <= configuration.threads), key=math.prod)
     return Layout((m, n, 1))
@@ -388,9 +393,12 @@ def _padded(dtype: DType, tile: tuple[int, int], stages: int, *, is_fma: bool) -
     """Return the layout of a tile contiguous along its rows, whose columns begin in different banks.
 
     Matrix instructions read four columns of K at once, eight elements of 4 bytes of each, or four of 8: padding by 8
-    (or 4) puts them side by side in the banks. Multiply-adds read along one column, and padding by 16 bytes serves the
-    copies: eight elements of a row of K go to eight columns, four rows at once.
+    (or 4) puts them side by side in the banks. Multiply-adds read along one column, and an odd number of 16 bytes in a
+    column serves the copies: eight elements of a row of K go to eight columns, four rows at once.
     """
     rows, depth = tile
-    column = rows + (VECTOR_BYTES // dtype.bytes if is_fma else 4 if dtype.bits == 64 else 8)
+    column = rows + (4 if dtype.bits == 64 else 8)
+    if is_fma:
+        wide = VECTOR_BYTES // dtype.bytes
+        column = (rows // wide | 1) * wide
     return Layout((rows, depth, stages), (1, column, column * depth))

@@ -44,7 +44,7 @@ def product(extents: tuple[int, int, int], majors: str, configuration: Configura
 @pytest.mark.parametrize(
     ("tile", "warps"),
     [
-        ((100, 100, 20), (1, 4)),
+        ((100, 100, 25), (1, 4)),
         ((64, 256, 8), (1, 4)),
         ((64, 64, 8), (1, 2)),
         pytest.param((128, 256, 8), (2, 4), marks=pytest.mark.slow),
@@ -65,7 +65,7 @@ def test_threads_that_share_a_tile_evenly() -> None:
     """A tile of 100 x 100 is 5 x 25 parts of 20 x 4, and 125 threads copy both operands without a rest."""
     operand = Operand(tw.float32, "MN", 16)
     problem = Problem(100, 100, 4000, 1, operand, operand, operand, tw.float32, tw.float32)
-    plan = plan_for(problem, Configuration((100, 100, 20), (1, 4), 3), ARCH)
+    plan = plan_for(problem, Configuration((100, 100, 25), (1, 4), 3), ARCH)
     assert plan.threads == 125
     assert plan.mma.partition_shape((100, 100), "C") == (1, (4, 5), (4, 1))
     assert plan.a.copy.atom.values(tw.float32) == plan.b.copy.atom.values(tw.float32) == 4
