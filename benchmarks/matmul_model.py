@@ -20,8 +20,8 @@ from benchmarks.timing import interleaved, machine
 
 import tilewright as tw
 from tilewright.kernels._multistage_kernel import matmul_tiles
-from tilewright.kernels.model import Machine, resident_blocks
-from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.model import Machine
+from tilewright.kernels.multistage import Multistage, _blocks, _resident
 from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.runtime import driver
@@ -62,9 +62,10 @@ def measure(compute: tw.DType) -> dict[str, Any]:
         if candidate.rejection:
             continue
         configuration = candidate.configuration
-        resources = candidate.resources
-        blocks = resident_blocks(configuration.threads, resources.accumulators, resources.shared_bytes, arch)
         depth = configuration.tile[2]
+        m, n, k = (LONG // extent * extent for extent in configuration.tile)
+        whole = problem_of(compute, m, n, k)
+        blocks, asked = _resident(whole, configuration, candidate.resources, arch), _blocks(whole, configuration, arch)
         for held in range(1, blocks + 1):
             for k in (SHORT // depth * depth, LONG // depth * depth):
                 across = 12 if processors % 12 == 0 else 1
@@ -74,7 +75,7 @@ def measure(compute: tw.DType) -> dict[str, Any]:
                 d = torch.empty(m, n, dtype=out, device="cuda")
                 views = [x.unsqueeze(-1) for x in (d, a, b)]
                 one, none = accumulator.numpy.type(1), accumulator.numpy.type(0)
-                launcher = matmul_tiles.numbered(0).configure(min_blocks=1)[processors * held, plan.threads]
+                launcher = matmul_tiles.numbered(0).configure(min_blocks=asked)[processors * held, plan.threads]
                 runs[str(configuration), held, k] = (
                     lambda launcher=launcher, views=views, plan=plan, one=one, none=none: launcher(
                         *views, one, none, plan

@@ -86,7 +86,7 @@ _STEPS_US: Mapping[DType, _Table] = MappingProxyType(
             ((64, 256, 8), (1, 4), 4): (0.831, 1.612),
             ((128, 64, 8), (2, 2), 4): (0.474, 0.813, 1.120),
             ((64, 128, 8), (1, 4), 4): (0.455, 0.801, 1.109),
-            ((100, 100, 25), (1, 4), 3): (2.2, 3.35, 4.66),
+            ((100, 100, 25), (1, 4), 3): (2.20, 3.35, 4.66),
             ((64, 64, 8), (2, 2), 4): (0.300, 0.522, 0.771, 1.025),
             ((64, 64, 8), (1, 2), 4): (0.417, 0.436, 0.749, 0.789, 1.126, 1.141),
             ((64, 32, 16), (2, 1), 4): (0.499, 0.608, 1.100, 1.161, 1.545, 1.727, 2.120, 2.244),
@@ -164,7 +164,7 @@ class Multistage(Family):
             whole = [c for c in whole if c.tile[1] // (1 + problem.is_gated) % BLOCK == 0]
         if problem.is_gated:  # sums of splits would be of all columns
             return whole
-        return [*whole, *(c for configuration in whole for c in with_splits(configuration, problem, arch))]
+        return [*whole, *(c for x in whole for c in with_splits(x, problem, arch, _BLOCKS.get(_tiling(x), 4)))]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that the tile loader reads: 4 bytes at a time at least, 8-bit elements along K.
@@ -225,9 +225,13 @@ def _kernel(further: int, blocks: int = 1) -> Kernel:
     return matmul_tiles.numbered(further).configure(min_blocks=blocks)
 
 
+def _tiling(configuration: Configuration) -> Tiling:
+    return configuration.tile, configuration.warps, configuration.stages
+
+
 def _blocks(problem: Problem, configuration: Configuration, arch: Arch) -> int:
     """Return for how many blocks a multiprocessor the compiler shall leave registers."""
-    asked = _BLOCKS.get((configuration.tile, configuration.warps, configuration.stages), 1)
+    asked = _BLOCKS.get(_tiling(configuration), 1)
     is_whole = asked == 1 or not _plan_for(problem, configuration, arch).has_edges
     return asked if is_whole and problem.a.alignment == problem.b.alignment == VECTOR_BYTES else 1
 
