@@ -88,10 +88,8 @@ class Works:
         return self.tokens_at is not None or self.lengths is not None
 
     def slots(self):
-        """Return how many tiles a head has; of sequences in one array some of them have no row."""
-        if self.tokens_at is None:
-            return tw.ceil_div(self.Q.shape[2], self.plan.rows)
-        return self.Q.shape[2] // self.plan.rows + self.tokens_at.shape[0] - 1
+        """Return how many tiles a head has."""
+        return slots_of(self.Q, self.tokens_at, self.plan.rows)
 
     def count(self):
         """Return how many tiles the block computes."""
@@ -121,9 +119,9 @@ class Works:
         if self.tokens_at is None:
             keys = self.K.shape[2]
             if self.lengths is not None:
-                keys = tw.minimum(tw.maximum(self.lengths[batch].to(tw.int32), 0), keys)
+                keys = number_of(self.lengths, batch, keys)
             return slot * self.plan.rows, self.Q.shape[2], keys, 0, 0
-        return sequence_of(slot, self.tokens_at, self.keys_at, self.Q.shape[2], self.K.shape[2], self.plan)
+        return sequence_of(slot, self.tokens_at, self.keys_at, self.Q.shape[2], self.K.shape[2], self.plan.rows)[:5]
 
     def seen(self, row, head, batch, part, tokens, keys, first_token, first_key):
         """Return the work of a tile."""
@@ -148,29 +146,35 @@ def position(round):
     return tw.where(round % 2 == 0, tw.block_idx.x, tw.grid_dim.x - 1 - tw.block_idx.x)
 
 
+def slots_of(x, at, rows):
+    """Return how many tiles of rows a head of x has; of sequences in one array some of them have no row."""
+    return tw.ceil_div(x.shape[2], rows) if at is None else x.shape[2] // rows + at.shape[0] - 1
+
+
+def number_of(numbers, n, extent):
+    """Return one of `numbers` of tokens, at most `extent`."""
+    return tw.minimum(tw.maximum(numbers[n].to(tw.int32), 0), extent)
+
+
 @tw.function
-def sequence_of(slot, tokens_at, keys_at, all_tokens, all_keys, plan):
-    """Return a slot's first row, and how many tokens and keys its sequence has, and its first ones.
+def sequence_of(slot, tokens_at, keys_at, all_tokens, all_keys, rows):
+    """Return a slot's first row, how many tokens and keys its sequence has, its first ones, and its number.
 
     Sequence n has the slots from tokens_at[n] // rows + n on: as many as it has tiles, or one more, in which it has
     neither rows nor keys.
     """
-
-    def number(at, n, extent):
-        return tw.minimum(tw.maximum(at[n].to(tw.int32), 0), extent)
-
     least, most = tw.int32(0), tokens_at.shape[0] - 2
     while least < most:
         middle = (least + most + 1) // 2
-        if number(tokens_at, middle, all_tokens) // plan.rows + middle <= slot:
+        if number_of(tokens_at, middle, all_tokens) // rows + middle <= slot:
             least = middle
         else:
             most = middle - 1
-    first_token, first_key = number(tokens_at, least, all_tokens), number(keys_at, least, all_keys)
-    tokens = tw.maximum(number(tokens_at, least + 1, all_tokens) - first_token, 0)
-    keys = tw.maximum(number(keys_at, least + 1, all_keys) - first_key, 0)
-    row = (slot - first_token // plan.rows - least) * plan.rows
-    return row, tokens, tw.where(row < tokens, keys, 0), first_token, first_key
+    first_token, first_key = number_of(tokens_at, least, all_tokens), number_of(keys_at, least, all_keys)
+    tokens = tw.maximum(number_of(tokens_at, least + 1, all_tokens) - first_token, 0)
+    keys = tw.maximum(number_of(keys_at, least + 1, all_keys) - first_key, 0)
+    row = (slot - first_token // rows - least) * rows
+    return row, tokens, tw.where(row < tokens, keys, 0), first_token, first_key, least
 
 
 @tw.function
@@ -279,7 +283,7 @@ def consume(works, out, lse, Q, scale, left, right, sQ, sKV, state_q, state_kv, 
         if works.is_cut:  # while all consumers may wait for each other
             v = state_kv.acquire()
             if step == 1:
-                clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
+                clear_behind([sKV[:, :, v]], keys - last * plan.keys, plan)
         if plan.consumers > 1:
             ours.sync()
         begin_scores(q, k)
@@ -328,7 +332,7 @@ def consume(works, out, lse, Q, scale, left, right, sQ, sKV, state_q, state_kv, 
         weights = finish(steps, v)
         v = state_kv.acquire()
         if works.is_cut and steps == 1:
-            clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
+            clear_behind([sKV[:, :, v]], keys - last * plan.keys, plan)
         begin_sums(weights, v)
         for r in tw.static_range(rows):
             total[r] = tw.reduce(total[r], "add", group=4)
@@ -358,13 +362,15 @@ def consume(works, out, lse, Q, scale, left, right, sQ, sKV, state_q, state_kv, 
 
 
 @tw.function
-def clear_behind(tile, count, plan):
-    """Clear the rows of V behind a sequence's last key: their weights are 0, and 0 times what is there may be NaN."""
-    if count < plan.keys:
-        zeros, beside, threads = tw.registers(tile.dtype, VECTOR), plan.head // VECTOR, WARPGROUP * plan.consumers
+def clear_behind(tiles, count, plan):
+    """Clear rows of tiles behind a sequence's last one: their weights are 0, and 0 times what is there may be NaN."""
+    rows, beside, threads = tw.size(tiles[0].shape[0]), plan.head // VECTOR, WARPGROUP * plan.consumers
+    if count < rows:
+        zeros = tw.registers(tiles[0].dtype, VECTOR)
         tw.clear(zeros)
-        for place in range(count * beside + tw.thread_idx.x - WARPGROUP, plan.keys * beside, threads):
-            tw.copy(zeros, tw.local_tile(tile, (1, VECTOR), (place // beside, place % beside)))
+        for place in range(count * beside + tw.thread_idx.x - WARPGROUP, rows * beside, threads):
+            for tile in tiles:
+                tw.copy(zeros, tw.local_tile(tile, (1, VECTOR), (place // beside, place % beside)))
         tw.fence_proxy_async()  # wgmma reads them
         tw.named_barrier(1 + 2 * plan.consumers, threads).sync()
 
