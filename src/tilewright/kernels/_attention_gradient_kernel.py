@@ -23,8 +23,15 @@ import math
 from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
-from tilewright.kernels._attention_hopper_kernel import LOAD, STORE, WARPGROUP, clear_behind, number_of
-from tilewright.kernels._attention_hopper_kernel import sequence_of, slots_of
+from tilewright.kernels._attention_hopper_kernel import (
+    LOAD,
+    STORE,
+    WARPGROUP,
+    clear_behind,
+    number_of,
+    sequence_of,
+    slots_of,
+)
 
 ADD = tw.atoms.SM90_TMA_REDUCE_ADD
 
@@ -33,7 +40,8 @@ class Place(NamedTuple):
     """A tile of keys, and the tiles of tokens that see it: `begin` to `end`.
 
     The sequence has `keys` and `tokens`, of which the first ones are those numbers in their arrays; no tokens where the
-    tile has no key. A head has `slots` for tiles of tokens, and the sequence those from `first_slot` on.
+    tile has no key. A head has `slots` for tiles of tokens, and the sequence those from `first_slot` on. `is_packed`
+    says that sequences are in one array, and `is_cut` that behind a sequence's keys there may be others, not zeros.
     """
 
     tile: Any
@@ -47,6 +55,8 @@ class Place(NamedTuple):
     first_token: Any
     slots: Any
     first_slot: Any
+    is_packed: bool
+    is_cut: bool
 
     def last_slot(self, Q, group):
         """Return the slot of the last tile that sees the keys, in the first head of the group."""
@@ -79,7 +89,7 @@ def gradients_by_warpgroups(
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
-            bring(K, V, Q, dO, tops, deltas, tokens_at is not None, sKV, sQG, s_tops, s_deltas,
+            bring(K, V, Q, dO, tops, deltas, sKV, sQG, s_tops, s_deltas,
                   there.producer(), ring.producer(), place, plan)  # fmt: skip
         elif (tw.thread_idx.x == 32) | (tw.thread_idx.x == 64):
             if turns is None:
@@ -88,8 +98,7 @@ def gradients_by_warpgroups(
                 hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place, plan)
     else:
         tw.set_registers(plan.registers[1])
-        is_cut = tokens_at is not None, lengths is not None
-        add_up(dK, dV, K, Q, is_cut, scale, factor, before, after, sKV, sQG, sW, sums_of_step, s_tops, s_deltas,
+        add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_step, s_tops, s_deltas,
                there.consumer(), ring.consumer(), written, used, full, empty, place, plan)  # fmt: skip
 
 
@@ -118,12 +127,13 @@ def place_of(K, Q, tokens_at, keys_at, lengths, before, after, together, plan):
     begin = tw.maximum(first - before, 0) // plan.columns
     end = tw.maximum(tw.ceil_div(tw.minimum(tokens, first + plan.rows + after), plan.columns), begin)
     slots = slots_of(Q, tokens_at, plan.columns)
-    return Place(tile, head % K.shape[1], head // K.shape[1], begin, end,
-                 keys, tokens, first_key, first_token, slots, first_slot)  # fmt: skip
+    is_packed = tokens_at is not None
+    return Place(tile, head % K.shape[1], head // K.shape[1], begin, end, keys, tokens,
+                 first_key, first_token, slots, first_slot, is_packed, is_packed or lengths is not None)  # fmt: skip
 
 
 @tw.function
-def bring(K, V, Q, dO, tops, deltas, is_cut, sKV, sQG, s_tops, s_deltas, there, state, place, plan):
+def bring(K, V, Q, dO, tops, deltas, sKV, sQG, s_tops, s_deltas, there, state, place, plan):
     """Bring keys once, and tokens from the last ones that see them to the first ones, of all heads of the group.
 
     A block adds behind those of earlier keys. It falls behind them once where all heads of a tile of tokens come in
@@ -133,7 +143,7 @@ def bring(K, V, Q, dO, tops, deltas, is_cut, sKV, sQG, s_tops, s_deltas, there, 
 
     def rows_of(x, head, first):
         rows = tw.guarded(x)[batch, head, ...]
-        return tw.domain_offset((first, 0), rows) if is_cut else rows
+        return tw.domain_offset((first, 0), rows) if place.is_packed else rows
 
     with there.fill() as (_, full):
         for which, x in enumerate((K, V)):
@@ -157,12 +167,12 @@ def bring(K, V, Q, dO, tops, deltas, is_cut, sKV, sQG, s_tops, s_deltas, there, 
 @tw.function
 def hand_over(Q, sums, sums_of_step, full, empty, K, place, plan):
     """Add what a consumer has computed of dQ to the sums, step by step."""
-    who, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], place.slots
+    who, group = tw.warp_id() - 1, Q.shape[1] // K.shape[1]
     last = place.last_slot(Q, group)
     for n in range(group * (place.end - place.begin)):
         for piece in tw.static_range(plan.pieces):
             full[2 * who + n % 2].wait((n // 2 * plan.pieces + piece) % 2)
-            add(sums_of_step, sums, last + n % group * tiles - n // group, who, piece, plan)
+            add(sums_of_step, sums, last + n % group * place.slots - n // group, who, piece, plan)
             release([empty[who]])
 
 
@@ -173,10 +183,10 @@ def hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place
     While a warp waits for its additions to be done and tells the next block, the other one begins the next step.
     """
     tile, begin, end = place.tile, place.begin, place.end
-    which, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], place.slots
+    which, group = tw.warp_id() - 1, Q.shape[1] // K.shape[1]
     last = place.last_slot(Q, group)
     for n in range(which, group * (end - begin), 2):
-        slot, column = last + n % group * tiles - n // group, (end - 1 - n // group) * plan.columns
+        slot, column = last + n % group * place.slots - n // group, (end - 1 - n // group) * plan.columns
         # The blocks of the keys before these that the tokens see come first.
         before = tile - tw.maximum(column + place.keys - place.tokens - after, 0) // plan.rows
         while tw.load(turns, slot, sem="acquire") != before:
@@ -216,9 +226,9 @@ def signal(barrier):
 
 
 @tw.function
-def add_up(dK, dV, K, Q, is_cut, scale, factor, before, after, sKV, sQG, sW, sums_of_step, s_tops, s_deltas,
+def add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_step, s_tops, s_deltas,
            there, state, written, used, full, empty, place, plan):  # fmt: skip
-    """Compute 64 rows of the tile, and a part of dQ; `is_cut` says that others may follow on tokens, and on keys."""
+    """Compute 64 rows of the tile, and a part of dQ."""
     # Of a number that comes from one lane the compiler knows that it is the same in all.
     consumer, tid = tw.shuffle(tw.warpgroup_id() - 1, 0), tw.thread_idx.x - WARPGROUP
     of_scores = tid % plan.scores.size
@@ -278,14 +288,14 @@ def add_up(dK, dV, K, Q, is_cut, scale, factor, before, after, sKV, sQG, sW, sum
     def weigh(scores, stage, column):
         """Compute P, of what tokens see."""
         is_inside = (column + plan.columns <= extent) & (column + plan.columns - 1 <= beside + after)
-        is_inside = is_inside & (beside + plan.rows <= extent)  # behind the last key, weights are not 0 but may overflow
+        is_inside &= beside + plan.rows <= extent  # the scores behind the last key are 0, and weights may overflow
         if ~(is_inside & (column >= beside + plan.rows - 1 - before)):
             origin = at[0, 0][1] + column
             apart = at[0, 0][0] + beside - origin
             for r in tw.static_range(rows):
                 row = apart + at_of_first[r, 0][0]
                 fewest, behind = row - before, tw.minimum(row + after + 1, extent - origin)
-                behind = tw.where(row < extent - origin, behind, 0)
+                behind = tw.where(row < extent - origin, behind, 0)  # the last key is beside the last token
                 for c in tw.static_range(columns):
                     here = at_of_first[0, c][1]
                     scores[r, c] = tw.where((here >= fewest) & (here < behind), scores[r, c], -math.inf)
@@ -382,13 +392,13 @@ def add_up(dK, dV, K, Q, is_cut, scale, factor, before, after, sKV, sQG, sW, sum
     else:
         put(0, none)
     there.acquire()
-    if is_cut[0] or is_cut[1]:
+    if place.is_cut:
         clear_behind([sKV[:, :, 0], sKV[:, :, 1]], tw.maximum(place.keys - first, 0), plan)
     steps = group * (end - begin)
     column, heads_left = (end - 1) * plan.columns, group
     for n in tw.range(1, steps + 1, unroll=1):
         stage = state.acquire()
-        if is_cut[0]:
+        if place.is_packed:
             clear_behind([sQG[:, :, stage], sQG[:, :, plan.stages + stage]], extent - column, plan)
         S = fragment(plan.scores, plan.rows, plan.columns)
         if plan.is_divided:  # passed on under this product, and the other half under that of dK
@@ -415,16 +425,17 @@ def add_up(dK, dV, K, Q, is_cut, scale, factor, before, after, sKV, sQG, sW, sum
     if steps > 0:
         pass_on(steps, acc_q, plan.parts - 1)
     acc_k *= factor
-    store(dK, acc_k, is_cut[0], place, plan)
-    store(dV, acc_v, is_cut[0], place, plan)
+    store(dK, acc_k, place, plan)
+    store(dV, acc_v, place, plan)
 
 
 @tw.function
-def store(target, acc, is_cut, place, plan):
+def store(target, acc, place, plan):
     """Store a consumer's rows."""
-    thread, (tile, head, batch, *_) = plan.sums.get_slice(tw.thread_idx.x - WARPGROUP), place
-    rows = target[batch, head, place.first_key : place.first_key + place.keys, :] if is_cut else target[batch, head, ...]
-    part = tw.local_tile(tw.guarded(rows), (plan.rows, plan.head), (tile, 0))
+    thread, rows = plan.sums.get_slice(tw.thread_idx.x - WARPGROUP), target[place.batch, place.head, ...]
+    if place.is_packed:
+        rows = rows[place.first_key : place.first_key + place.keys, :]
+    part = tw.local_tile(tw.guarded(rows), (plan.rows, plan.head), (place.tile, 0))
     tw.copy(acc.to(target.dtype), thread.partition_C(part))
 
 

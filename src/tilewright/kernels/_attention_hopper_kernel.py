@@ -161,7 +161,7 @@ def sequence_of(slot, tokens_at, keys_at, all_tokens, all_keys, rows):
     """Return a slot's first row, how many tokens and keys its sequence has, its first ones, and its number.
 
     Sequence n has the slots from tokens_at[n] // rows + n on: as many as it has tiles, or one more, in which it has
-    neither rows nor keys.
+    neither rows nor keys; nor have slots before the first sequence, if that does not begin at 0.
     """
     least, most = tw.int32(0), tokens_at.shape[0] - 2
     while least < most:
@@ -174,7 +174,7 @@ def sequence_of(slot, tokens_at, keys_at, all_tokens, all_keys, rows):
     tokens = tw.maximum(number_of(tokens_at, least + 1, all_tokens) - first_token, 0)
     keys = tw.maximum(number_of(keys_at, least + 1, all_keys) - first_key, 0)
     row = (slot - first_token // rows - least) * rows
-    return row, tokens, tw.where(row < tokens, keys, 0), first_token, first_key, least
+    return row, tokens, tw.where((row >= 0) & (row < tokens), keys, 0), first_token, first_key, least
 
 
 @tw.function

@@ -311,9 +311,7 @@ def sum_products(
     source = at
     if tokens_at is not None:  # from here on, tokens are those of all tiles
         all_tokens, tokens = tokens, total.shape[2]
-        row, count, _, first, *_ = sequence_of(
-            at % tokens // rows, tokens_at, tokens_at, all_tokens, all_tokens, rows
-        )
+        row, count, _, first, *_ = sequence_of(at % tokens // rows, tokens_at, tokens_at, all_tokens, all_tokens, rows)
         row += at % tokens % rows
         token = tw.where(row < count, first + row, 0)
         source = at // tokens * all_tokens + token

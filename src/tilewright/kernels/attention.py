@@ -409,7 +409,10 @@ def gradients_on_hopper(
     def seen(x: Operand | None, *shape: int) -> View | None:
         return None if x is None else x.view(shape, tuple(math.prod(shape[n + 1 :]) for n in range(len(shape))))
 
-    cleared = seen(made, batch, heads, rows // (batch * heads), head), seen(counted, batch, heads, blocks // (batch * heads))
+    cleared = (
+        seen(made, batch, heads, rows // (batch * heads), head),
+        seen(counted, batch, heads, blocks // (batch * heads)),
+    )
     delta, tops = numbers_of_tokens(problem, *given, cleared, plan.columns)
     dq, dk, dv = found
     of_head = rows // (batch * k.shape[1]) * head * (2 * q.dtype.bytes + float32.bytes)
