@@ -390,7 +390,7 @@ def test_weights_behind_the_last_key_do_not_overflow(backend: Backend) -> None:
     given = grad, expected.out.astype(np.float16), expected.lse.astype(np.float32)
     gradients_on_hopper(problem, [view_of(x) for x in made], (*(view_of(backend.put(x)) for x in given), None), False)
     for ours, of_formula in zip(made, expected.gradients, strict=True):
-        assert_close(backend.get(ours), of_formula, np.float16)
+        assert_close(backend.get(ours), of_formula, np.float16, slack=20)  # slopes of both signs, times keys of one
 
 
 # By what sequences begin at, heads, what of a sequence is NaN, and whether blocks add in one order.
