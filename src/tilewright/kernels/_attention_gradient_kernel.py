@@ -23,17 +23,9 @@ import math
 from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
-from tilewright.kernels._attention_hopper_kernel import (
-    LOAD,
-    STORE,
-    WARPGROUP,
-    clear_behind,
-    number_of,
-    sequence_of,
-    slots_of,
-)
+from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, number_of, sequence_of, slots_of
 
-ADD = tw.atoms.SM90_TMA_REDUCE_ADD
+LOAD, STORE, ADD = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE, tw.atoms.SM90_TMA_REDUCE_ADD
 
 
 class Place(NamedTuple):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 import tilewright as tw
-from tilewright.kernels._attention_hopper_kernel import sequence_of
+from tilewright.kernels._attention_sequences import sequence_of
 from tilewright.kernels._row_kernels import LOG2E, LOWEST, held_part, row_number, row_of, wide
 
 LN2 = math.log(2)

@@ -357,7 +357,7 @@ def numbers_of_tokens(
     lse: View,
     subtracted: View | None = None,
     cleared: tuple[View | None, View | None] = (None, None),
-    tile: int | None = None,
+    tile: int = 0,
 ) -> tuple[View, View]:
     """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2; clear sums and turns.
 
