@@ -52,7 +52,8 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
     tw.clear(acc)
     scales = BlockScales(plan, thread, arrays, (m_block, n_block, batch)) if arrays else None
-    sums = tw.registers(acc.dtype, acc.shape) if arrays else acc  # of the products of a tile of K
+    chunk = plan.chunk  # the steps of K whose products are summed by themselves
+    sums = tw.registers(acc.dtype, acc.shape) if chunk else acc
     tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
     tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
 
@@ -80,8 +81,6 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         """Multiply a tile of K while the copies of a later one begin."""
         stage = pipe.read_stage(k_tile)
         found = None if scales is None else scales.load(tiles_a.begin + k_tile)
-        if scales is not None:
-            tw.clear(sums)
         # Guards need registers, of which more are free before the next fragments are there.
         is_early = plan.has_edges and not plan.is_scalar
         for k in tw.static_range(steps):
@@ -95,12 +94,17 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
             if not is_early:
                 start_next(k_tile, k, start)
+            if chunk and k % chunk == 0:
+                tw.clear(sums)
             if plan.is_scalar:
                 multiply_add(sums, rA[0, :, k % held], rB[0, :, k % held])
             elif plan.parts is None:
                 tw.gemm(plan.mma, sums, rA[:, :, k % held], rB[:, :, k % held], sums)
             else:
-                add_products_of_parts(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
+                add_products_of_parts(plan, sums, rA[:, :, k % held], rB[:, :, k % held])
+            if scales is None and chunk and (k + 1) % chunk == 0:
+                for i in tw.static_range(tw.size(acc)):
+                    acc[i] += sums[i]
         if scales is not None:
             add_scaled(acc, sums, scales.factors(found, 0, tw.size(acc)))
 

@@ -116,6 +116,7 @@ _BLOCKS: Mapping[Tiling, int] = MappingProxyType({((100, 100, 25), (1, 4), 3): 3
 # How much longer a step of products in parts takes than its products: fragments are cut, and chunks added. What the
 # fastest at 4096 cubed took on an H200 (1.26 times of tf32x3; 1.9 and 1.6 of bf16x6 and bf16x9).
 _CUTTING: Mapping[DType, float] = MappingProxyType({t.tfloat32: 1.26, t.bfloat16: 1.75})
+_CUTTING_LARGE = 1.04  # of tf32x3 in tiles of 128 x 128: 478 us for 100 x 100 x 1000000, 271 for 2048 cubed
 
 # Of products in parts, by the type of a part: those for which NVRTC 13 spills no registers. The parts and the sums of
 # chunks take them, beside the accumulators. The formula of `StepTimes` predicts them.
@@ -127,7 +128,6 @@ _IN_PARTS: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
             ((128, 64, 16), (2, 2), 4),
             ((64, 64, 32), (2, 2), 3),
             ((32, 64, 32), (1, 2), 4),
-            ((112, 112, 16), (1, 7), 4),
         ),
         t.bfloat16: (
             ((64, 128, 32), (2, 4), 3),
@@ -194,7 +194,8 @@ class Multistage(Family):
         products = 1 if parts is None else len(parts.products)
         steps_us = STEP_TIMES.steps_us(problem.compute, configuration, blocks, machine, products)
         if parts is not None:
-            steps_us = tuple(_CUTTING[parts.part] * us for us in steps_us)
+            is_large = parts.part is t.tfloat32 and configuration.tile[:2] == (128, 128)
+            steps_us = tuple((_CUTTING_LARGE if is_large else _CUTTING[parts.part]) * us for us in steps_us)
         return predict_waves(problem, configuration, blocks, steps_us, machine)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:

@@ -29,7 +29,7 @@ from tilewright.errors import LayoutError
 from tilewright.instructions import cp_async
 from tilewright.kernels.blocks import ScaleReads, scale_reads
 from tilewright.kernels.epilogue import EpiloguePlan, plan_epilogue
-from tilewright.kernels.precision import Parts
+from tilewright.kernels.precision import CHUNK, Parts
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
@@ -115,10 +115,21 @@ class Plan:
         All of a tile's, which the compiler schedules a little better, but for multiply-adds, of which a tile has many,
         and for fragments that become parts, which take the registers: then as few as come out even over a tile.
         """
-        steps = self.tile[2] // self.mma.tile_size(2)
         if not self.is_scalar and self.parts is None:
-            return steps
-        return next((held for held in range(2, steps) if steps % held == 0), steps)
+            return self.steps
+        return next((held for held in range(2, self.steps) if self.steps % held == 0), self.steps)
+
+    @property
+    def steps(self) -> int:
+        """The steps of K of a tile."""
+        return self.tile[2] // self.mma.tile_size(2)
+
+    @property
+    def chunk(self) -> int:
+        """The steps of K whose products are summed from 0, before they are added to the accumulators; 0 for all."""
+        if self.blocks:
+            return self.steps
+        return CHUNK // self.mma.tile_size(2) if self.parts is not None else 0
 
     @property
     def has_edges(self) -> bool:
