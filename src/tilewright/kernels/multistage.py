@@ -109,8 +109,9 @@ _STEPS_US: Mapping[DType, _Table] = MappingProxyType(
 )
 STEP_TIMES = StepTimes(_STEPS_US)
 
-# For how many blocks a multiprocessor the compiler shall leave registers, where no edges need them. Of other tilings
-# one will do: left to itself it would spill registers to make room for more. Here it takes more than it needs.
+# Tilings for sums of splits alone, whose threads are no whole warps, as epilogues need them; and for how many blocks a
+# multiprocessor the compiler shall leave registers, where no edges need them. Of other tilings one will do: left to
+# itself it would spill registers to make room for more. Here it takes more than it needs.
 _BLOCKS: Mapping[Tiling, int] = MappingProxyType({((100, 100, 25), (1, 4), 3): 3})
 
 # How much longer a step of products in parts takes than its products: fragments are cut, and chunks added. What the
@@ -162,9 +163,10 @@ class Multistage(Family):
         whole = [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
         if problem.quantises:  # a tile has whole blocks of columns
             whole = [c for c in whole if c.tile[1] // (1 + problem.is_gated) % BLOCK == 0]
+        alone = [c for c in whole if _tiling(c) not in _BLOCKS]
         if problem.is_gated:  # sums of splits would be of all columns
-            return whole
-        return [*whole, *(c for x in whole for c in with_splits(x, problem, arch, _BLOCKS.get(_tiling(x), 4)))]
+            return alone
+        return [*alone, *(c for x in whole for c in with_splits(x, problem, arch, _BLOCKS.get(_tiling(x), 4)))]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that the tile loader reads: 4 bytes at a time at least, 8-bit elements along K.

@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
-from tilewright.kernels.multistage import _STEPS_US, _kernel
+from tilewright.kernels.multistage import _STEPS_US, Multistage, _kernel
 from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.kernels.split_k import sums_problem
@@ -69,3 +69,14 @@ def test_threads_that_share_a_tile_evenly() -> None:
     assert plan.threads == 125
     assert plan.mma.partition_shape((100, 100), "C") == (1, (4, 5), (4, 1))
     assert plan.a.copy.atom.values(tw.float32) == plan.b.copy.atom.values(tw.float32) == 4
+
+
+def test_epilogues_have_whole_warps() -> None:
+    """Threads that are no whole warps, as those of 100 x 100, make sums of splits alone: epilogues are another kernel's."""
+    operand = Operand(tw.float32, "MN", 16)
+    problem = Problem(100, 100, 100000, 1, operand, operand, operand, tw.float32, tw.float32)
+    tiles: dict[bool, set[tuple[tuple[int, int, int], bool]]] = {}
+    for c in Multistage().configurations(problem, ARCH):
+        plan = plan_for(sums_problem(problem) if c.splits > 1 else problem, c, ARCH)
+        tiles.setdefault(plan.threads % 32 == 0, set()).add((c.tile, c.splits > 1))
+    assert tiles[False] == {((100, 100, 25), True)}
