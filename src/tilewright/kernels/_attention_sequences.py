@@ -23,20 +23,27 @@ def sequence_of(slot, tokens_at, keys_at, all_tokens, all_keys, rows):
     """Return a slot's first row, how many tokens and keys its sequence has, its first ones, and its number.
 
     Sequence n has the slots from tokens_at[n] // rows + n on: as many as it has tiles, or one more, in which it has
-    neither rows nor keys; nor have slots before the first sequence, if that does not begin at 0.
+    neither rows nor keys; nor has it tokens in slots before the first sequence, if that does not begin at 0.
+
+    A sequence ends where any that the search takes for a later one begins, and begins where any earlier one does. Of
+    offsets that ascend these are its own; others are held back: no two sequences share tokens, keys or slots, and all
+    tiles of one have slots, so that no block waits in vain for the tile before.
     """
     least, most = tw.int32(0), tokens_at.shape[0] - 2
+    first_token, end_token = (number_of(tokens_at, n, all_tokens) for n in (0, most + 1))
+    first_key, end_key = (number_of(keys_at, n, all_keys) for n in (0, most + 1))
     while least < most:
         middle = (least + most + 1) // 2
-        if number_of(tokens_at, middle, all_tokens) // rows + middle <= slot:
-            least = middle
+        token, key = number_of(tokens_at, middle, all_tokens), number_of(keys_at, middle, all_keys)
+        if token // rows + middle <= slot:
+            least, first_token, first_key = middle, tw.maximum(first_token, token), tw.maximum(first_key, key)
         else:
-            most = middle - 1
-    first_token, first_key = number_of(tokens_at, least, all_tokens), number_of(keys_at, least, all_keys)
-    tokens = tw.maximum(number_of(tokens_at, least + 1, all_tokens) - first_token, 0)
-    keys = tw.maximum(number_of(keys_at, least + 1, all_keys) - first_key, 0)
+            most, end_token, end_key = middle - 1, tw.minimum(end_token, token), tw.minimum(end_key, key)
     row = (slot - first_token // rows - least) * rows
-    return row, tokens, tw.where((row >= 0) & (row < tokens), keys, 0), first_token, first_key, least
+    tokens = tw.where(row < 0, 0, tw.maximum(end_token - first_token, 0))
+    row = tw.maximum(row, 0)
+    keys = tw.where(row < tokens, tw.maximum(end_key - first_key, 0), 0)
+    return row, tokens, keys, first_token, first_key, least
 
 
 @tw.function
