@@ -23,7 +23,7 @@ import math
 from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
-from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, held, number_of, held_sequence_of, slots_of
+from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, held, held_sequence_of, number_of, slots_of
 
 LOAD, STORE, ADD = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE, tw.atoms.SM90_TMA_REDUCE_ADD
 
