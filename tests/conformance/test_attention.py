@@ -462,6 +462,33 @@ def test_warpgroups_compute_gradients_with_numbers_of_keys(backend: Backend, hea
             assert_close(ours, of_formula, BF16)
 
 
+@pytest.mark.parametrize(
+    ("starts", "key_starts"),
+    [
+        ([0, 300, 40, 300], [0, 300, 40, 300]),  # tokens and keys of the first sequence are those of others too
+        pytest.param([0, 150, 300, 300], [300, -9, 500, 130], marks=SLOW),
+        pytest.param([290, 5, 250, 70], [0, 100, 200, 300], marks=SLOW),
+        pytest.param([200, 240, 290, 290], [170, 180, 190, 250], marks=SLOW),  # nothing is written before and behind
+    ],
+)
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_gradients_end_whatever_offsets_are(backend: Backend, starts: list[int], key_starts: list[int]) -> None:
+    """Blocks wait for others that add before them: offsets that fall must not make them wait for none."""
+    q, k, v, grad = normal(*((300, 1, 64),) * 4, dtype=BF16)
+    first = [np.array([0, 300, 300, 300], np.int32)] * 2  # in host memory others are refused
+    at = [backend.put(x) for x in first]
+    problem = read_problem("attention", *map(backend.put, (q, k, v)), False, None, None, (*at, None))
+    for x, numbers in zip(at, (starts, key_starts), strict=True):
+        x[:] = x.new_tensor(numbers) if hasattr(x, "new_tensor") else numbers
+    made = [backend.put(np.full_like(q, 7)) for _ in "qkv"]
+    views = [problem.heads(read("attention", "x", x)) for x in (*made, *map(backend.put, (grad, np.zeros_like(q))))]
+    lse = problem.numbers(read("attention", "lse", backend.put(np.zeros((1, 300), np.float32))))
+    gradients_on_hopper(problem, views[:3], (*views[3:], lse, None), True)
+    if sorted(starts) == starts and sorted(key_starts) == key_starts:
+        for x, numbers in zip(map(backend.get, made), (starts, key_starts, key_starts), strict=True):
+            assert (x[: numbers[0]] == 7).all() and (x[numbers[-1] :] == 7).all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("head", [64, 88, 128, 256])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (300, 20)}], ids=str)

@@ -23,7 +23,7 @@ import math
 from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
-from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, number_of, sequence_of, slots_of
+from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, held, held_sequence_of, number_of, slots_of
 
 LOAD, STORE, ADD = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE, tw.atoms.SM90_TMA_REDUCE_ADD
 
@@ -108,9 +108,9 @@ def place_of(K, Q, tokens_at, keys_at, lengths, before, after, together, plan):
     tile, head = rest // beside, first_head + rest % beside
     keys, tokens, first_key, first_token, first_slot = K.shape[2], Q.shape[2], 0, 0, 0
     if keys_at is not None:
-        row, keys, tokens, first_key, first_token, sequence = sequence_of(
-            tile, keys_at, tokens_at, K.shape[2], Q.shape[2], plan.rows
-        )
+        row, keys, first_key, sequence = held_sequence_of(tile, keys_at, K.shape[2], plan.rows)
+        first_token, tokens = held(sequence, tokens_at, Q.shape[2])
+        tokens = tw.where(row < keys, tokens, 0)
         tile, first_slot = row // plan.rows, first_token // plan.columns + sequence
     elif lengths is not None:
         keys = number_of(lengths, head // K.shape[1], keys)
@@ -446,7 +446,7 @@ def finish_tokens(dQ, sums, tokens_at, factor, plan: tw.constexpr):
     acc *= factor
     batch, head, tile, row = number // tiles // dQ.shape[1], number // tiles % dQ.shape[1], number % tiles, 0
     if tokens_at is not None:
-        row, tokens, _, first, *_ = sequence_of(tile, tokens_at, tokens_at, dQ.shape[2], dQ.shape[2], plan.columns)
+        row, tokens, first, _ = held_sequence_of(tile, tokens_at, dQ.shape[2], plan.columns)
         tile = 0
     if tokens_at is not None and row + plan.columns > tokens:
         rows = tw.guarded(dQ[batch, head, first : first + tokens, :])

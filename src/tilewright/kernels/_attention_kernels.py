@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 import tilewright as tw
-from tilewright.kernels._attention_sequences import sequence_of
+from tilewright.kernels._attention_sequences import held_sequence_of
 from tilewright.kernels._row_kernels import LOG2E, LOWEST, held_part, row_number, row_of, wide
 
 LN2 = math.log(2)
@@ -311,7 +311,7 @@ def sum_products(
     source = at
     if tokens_at is not None:  # from here on, tokens are those of all tiles
         all_tokens, tokens = tokens, total.shape[2]
-        row, count, _, first, *_ = sequence_of(at % tokens // rows, tokens_at, tokens_at, all_tokens, all_tokens, rows)
+        row, count, first, _ = held_sequence_of(at % tokens // rows, tokens_at, all_tokens, rows)
         row += at % tokens % rows
         token = tw.where(row < count, first + row, 0)
         source = at // tokens * all_tokens + token

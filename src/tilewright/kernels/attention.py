@@ -344,7 +344,8 @@ def _backward(
     others = [problem.heads(x) for x in (problem.q, problem.k, problem.v)]
     lse, *slopes = (problem.numbers(x) for x in numbers)
     slope = slopes[0] if slopes else None
-    if family_of(problem, (grad, *others)) == "hopper":
+    # The gradient of q is stored by TMA, those of k and v by threads.
+    if all(family_of(problem, (x, *others)) == "hopper" for x in (grad, views[0])):
         gradients_on_hopper(problem, views, (grad, out, lse, slope), ordered)
     else:
         _gradients_by_tiles(problem, views, grad, *numbers_of_tokens(problem, grad, out, lse, slope))

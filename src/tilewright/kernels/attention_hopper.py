@@ -228,6 +228,8 @@ def why_not(views: Sequence[View], factor: float, arch: Arch) -> str | None:
         return f"wgmma takes A of float16 or bfloat16 from registers, and q is {q.dtype}"
     if not FEWEST <= q.shape[3] <= HEADS[-1] or v.shape[3] != q.shape[3]:
         return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles {FEWEST} to {HEADS[-1]}, the same of both"
+    if q.shape[3] * q.dtype.bytes % VECTOR_BYTES:
+        return f"TMA stores whole {VECTOR_BYTES} bytes, and heads have {q.shape[3]} elements"
     if not 0 < factor <= _MOST_SCALE:
         return f"scores are scaled after their maximum is taken, and {factor} changes their order or overflows"
     for x in views:

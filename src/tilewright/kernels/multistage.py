@@ -163,6 +163,8 @@ class Multistage(Family):
         whole = [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
         if problem.quantises:  # a tile has whole blocks of columns
             whole = [c for c in whole if c.tile[1] // (1 + problem.is_gated) % BLOCK == 0]
+        if problem.blocks:  # a step of K is of one block
+            whole = [c for c in whole if BLOCK % c.tile[2] == 0]
         alone = [c for c in whole if _tiling(c) not in _BLOCKS]
         if problem.is_gated:  # sums of splits would be of all columns
             return alone

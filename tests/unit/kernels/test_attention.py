@@ -79,6 +79,22 @@ def test_what_warpgroups_compute() -> None:
     assert "positive multiples of 16 bytes" in why((2, 2, 3, 64), (0, 192, 64, 1))
 
 
+@pytest.mark.parametrize(("head", "row", "first"), [(44, 48, 0), (64, 65, 1)])
+def test_gradients_of_q_may_have_any_strides(head: int, row: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TMA loads rows of 44 elements, but stores whole 16 bytes, at multiples of 16 bytes."""
+    random = np.random.default_rng(0)
+    q, k, v, grad = (random.standard_normal((1, 1, 5, 64)).astype(np.float16)[..., :head] for _ in range(4))
+    out, lse = tw.attention(q, k, v, statistics=True)
+    expected = tw.attention_backward(grad, q, k, v, out, lse)
+    monkeypatch.setattr(
+        "tilewright.kernels.attention.family_of",
+        lambda problem, views: "tiles" if why_not(views, float(problem.factor), HOPPER) else "hopper",
+    )
+    dq = np.zeros((1, 1, 5, row), np.float16)[..., first:][..., :head]
+    found = tw.attention_backward(grad, q, k, v, out, lse, dq=dq)
+    assert all(np.array_equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
 MASKS = [(left, right) for left in (False, True) for right in (False, True)]
 KINDS = ("parts", "lengths", "parts, sequences", "narrow", "narrow, parts, lengths", "narrow, parts, sequences")
 
