@@ -126,7 +126,7 @@ CASES: dict[str, str | Callable[[], object]] = {
         "out[i] = x[i]", out=np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (64,), (0,))
     ),
     "arguments '...' and '...' are on different devices": lambda: common_device(
-        [ArrayInfo(0, (1,), (1,), tw.float32, device) for device in ("cpu", 0)],  # type: ignore[arg-type]
+        [ArrayInfo(4096, (1,), (1,), tw.float32, device) for device in ("cpu", 0)],  # type: ignore[arg-type]
         ["out", "x"],
     ),
     "...shape[...] is ..., and the tile of ... does not divide it": lambda: launch(

@@ -108,14 +108,14 @@ def test_alignment(offset: int, alignment: int) -> None:
 
 
 def test_a_stride_of_zero_on_one_element_is_no_broadcast() -> None:
-    kind = ArrayInfo(0, (1, 2), (0, 0), float32, 0).specialisation
+    kind = ArrayInfo(4096, (1, 2), (0, 0), float32, 0).specialisation
     assert kind.strides == (StrideClass(None, 4), StrideClass(0, 4))
 
 
 def test_wide_arrays() -> None:
-    assert not ArrayInfo(0, (2**31,), (1,), int8, 0).specialisation.wide
-    assert ArrayInfo(0, (2**31 + 1,), (1,), int8, 0).specialisation.wide
-    assert ArrayInfo(0, (2, 2), (-(2**31), 1), int8, 0).specialisation.wide
+    assert not ArrayInfo(4096, (2**31,), (1,), int8, 0).specialisation.wide
+    assert ArrayInfo(4096, (2**31 + 1,), (1,), int8, 0).specialisation.wide
+    assert ArrayInfo(4096, (2, 2), (-(2**31), 1), int8, 0).specialisation.wide
 
 
 # PyTorch, CuPy
@@ -298,7 +298,7 @@ def test_dlpack_on_another_kind_of_device() -> None:
 
 
 def test_jax_arrays_are_read_only() -> None:
-    kind = type("ArrayImpl", (DLPackArray,), {"__module__": "jaxlib.xla_extension"})
+    kind = type("ArrayImpl", (DLPackArray,), {"__module__": "jaxlib.xla_extension", "is_deleted": lambda self: False})
     assert not info_of(kind(np.zeros(4))).writable
 
 
@@ -318,7 +318,7 @@ def test_static() -> None:
 
 
 def test_common_device() -> None:
-    cpu, first, second = (ArrayInfo(0, (4,), (1,), float32, device) for device in ("cpu", 0, 1))  # type: ignore[arg-type]
+    cpu, first, second = (ArrayInfo(4096, (4,), (1,), float32, device) for device in ("cpu", 0, 1))  # type: ignore[arg-type]
     assert common_device([first, first], ["a", "b"]) == 0
     assert common_device([], []) == "cpu"
     with pytest.raises(ArgumentError) as caught:
