@@ -98,7 +98,9 @@ def test_arrays_that_were_deleted_are_refused_by_name():
     for name, call in calls.items():
         x = normal(0, 3, 4)
         x.delete()
-        with pytest.raises(ArgumentError, match=rf"^{re.escape(name)} cannot be used: its memory was freed: JAX deleted"):
+        with pytest.raises(
+            ArgumentError, match=rf"^{re.escape(name)} cannot be used: its memory was freed: JAX deleted"
+        ):
             call(x)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers.pages import DOCS
+from tests.unit.runtime.fake_arrays import InterfaceArray
 
 import tilewright as tw
 from tilewright.errors import TilewrightError, TilewrightWarning
@@ -118,6 +119,9 @@ CASES: dict[str, str | Callable[[], object]] = {
     )[1, 64](np.zeros(64), FLOATS),
     "argument '...' cannot be used: complex128 is not an element type of Tilewright": lambda: launch(
         "out[i] = 1", x=np.ones(64, complex)
+    ),
+    "argument '...' cannot be used: its memory was freed: the pointer of an array of shape ... is null": lambda: launch(
+        "out[i] = x[i]", x=InterfaceArray((64,), pointer=None)
     ),
     "argument '...' is written by the kernel, and the array is read-only": lambda: launch(
         "out[i] = x[i]", out=read_only()
