@@ -42,7 +42,12 @@ def launches_of(monkeypatch: pytest.MonkeyPatch, splits: int, **options: Any) ->
     [
         # The ring's own barrier comes first: mending has one before it writes where stages were, but for a flag. Results
         # of another type than the sums lie in other places of the memory that both take.
-        (1, {"precision": "tf32x3", "out_dtype": np.float16}, [False, True, True, True, True, True, True]),
+        pytest.param(
+            1,
+            {"precision": "tf32x3", "out_dtype": np.float16},
+            [False, True, True, True, True, True, True],
+            marks=pytest.mark.slow,
+        ),
         (2, {}, [True, True, True]),
     ],
     ids=["parts", "splits"],

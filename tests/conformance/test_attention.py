@@ -84,7 +84,7 @@ CASES = [
     pytest.param(
         np.float32, (1, 2, 1, 30, 20, 16, 16), {"causal": True, "scale": -0.5}, id="float32-rows-without-keys"
     ),
-    pytest.param(np.float16, (1, 2, 1, 70, 70, 40, 24), {}, id="float16"),
+    pytest.param(np.float16, (1, 2, 1, 70, 70, 40, 24), {}, id="float16", marks=SLOW),
     pytest.param(np.float16, (2, 6, 2, 1, 20, 16, 16), {"causal": True}, id="one-token"),
     pytest.param(np.float16, (1, 2, 1, 1, 20, 16, 16), {"window": (5, 0)}, id="one-token-window", marks=SLOW),
     pytest.param(BF16, (1, 2, 1, 70, 130, 64, 64), {"causal": True}, id="bfloat16-causal"),
@@ -211,7 +211,7 @@ PARTS = [
     pytest.param("tiles", np.float64, (2, 1, 1, 3, 20, 4, 6), {}, 5, id="parts-without-keys"),
     pytest.param("tiles", np.float32, (1, 1, 1, 40, 30, 8, 8), {"causal": True}, 2, id="rows-without-keys", marks=SLOW),
     pytest.param("tiles", np.float16, (1, 1, 1, 100, 200, 16, 16), {"window": (50, 3)}, 4, id="window", marks=SLOW),
-    pytest.param("warpgroups", BF16, (1, 4, 2, 3, 100, 64, 64), {}, 4, id="warpgroups"),
+    pytest.param("warpgroups", BF16, (1, 4, 2, 3, 100, 64, 64), {}, 4, id="warpgroups", marks=SLOW),
     pytest.param("warpgroups", BF16, (2, 1, 1, 70, 20, 64, 64), {"causal": True}, 3, id="warpgroups-without-keys"),
     pytest.param("warpgroups", BF16, (1, 2, 1, 90, 200, 88, 88), {"causal": True}, 5, id="wide", marks=SLOW),
     pytest.param("warpgroups", BF16, (1, 1, 1, 5, 90, 256, 256), {"window": (30, 1)}, 2, id="long-heads", marks=SLOW),
@@ -239,7 +239,9 @@ def test_keys_in_parts(
     assert_close(np.nan_to_num(backend.get(lse), neginf=-1), np.nan_to_num(expected.lse, neginf=-1), kind)
 
 
-@pytest.mark.parametrize(("tokens", "parts"), [(4, 1), pytest.param(4, 3, marks=SLOW), (140, 1)])
+@pytest.mark.parametrize(
+    ("tokens", "parts"), [pytest.param(4, 1, marks=SLOW), pytest.param(4, 3, marks=SLOW), (140, 1)]
+)
 @pytest.mark.filterwarnings("ignore:needless wait")
 def test_warpgroups_take_numbers_of_keys(backend: Backend, tokens: int, parts: int) -> None:
     """Keys and values behind a batch's number may be NaN: weights of 0 are not multiplied by them."""
@@ -257,7 +259,7 @@ def test_warpgroups_take_numbers_of_keys(backend: Backend, tokens: int, parts: i
 
 RAGGED = [
     pytest.param([0, 5, 5, 75, 205], [0, 9, 40, 40, 130], {"causal": True}, 1, id="causal"),
-    pytest.param([0, 3, 20, 21], [0, 100, 120, 120], {}, 3, id="narrow-parts"),
+    pytest.param([0, 3, 20, 21], [0, 100, 120, 120], {}, 3, id="narrow-parts", marks=SLOW),
     pytest.param([0, 192, 193], [0, 33, 65], {"window": (20, 3)}, 2, id="window-parts", marks=SLOW),
     pytest.param([0, 0, 400], [0, 7, 300], {}, 1, id="long", marks=SLOW),
 ]

@@ -164,7 +164,7 @@ def test_products(backend: Backend, name: str) -> None:
     same(compute(backend, case, a, b), product(a, b))
 
 
-@pytest.mark.parametrize("name", ["swapped, a part stays in L2", "splits"])
+@pytest.mark.parametrize("name", ["swapped, a part stays in L2", pytest.param("splits", marks=pytest.mark.slow)])
 def test_a_part_stays_in_the_second_level_cache(backend: Backend, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Of matrices that are larger than what L2 may keep of them: some of the loads say that they leave first."""
     case = CASES.get(name) or Case((5, 264, 520), (8, 128, 64), 2, more=SWAPPED)

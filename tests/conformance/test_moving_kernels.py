@@ -340,7 +340,7 @@ def test_every_wait_and_barrier_is_needed(name: str, monkeypatch: pytest.MonkeyP
     ],
     ids=["dropout", "rope", "batched_transpose", "decode_attention"],
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_machine_code_has_wide_accesses_and_no_local_memory(kernel: Any, accesses: dict[str, int]) -> None:
     grid, block, arguments = kernel()
     launcher = kernel.__globals__[kernel.__name__.removeprefix("example_")][grid, block]

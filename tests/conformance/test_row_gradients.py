@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.conformance.harness import FLOATS, Array, Backend
 from tests.conformance.test_rows import assert_bounded, numbers, unit
+from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 
@@ -100,8 +101,7 @@ def test_sums_over_rows_have_the_same_bits_each_time(backend: Backend) -> None:
         assert np.array_equal(backend.get(tw.rms_norm_backward(grad, x, scale, w)[1]), first)
 
 
-@pytest.mark.parametrize("columns", [24, 5000, 17000, 66000])
-@pytest.mark.spread(2)
+@pytest.mark.parametrize("columns", rest_is_slow([24, 5000, 17000, 66000], 24, 5000))
 def test_gradients_in_place(backend: Backend, columns: int) -> None:
     """dx may be dy or x itself: the sums are the same."""
     x, grad, w = (numbers(s, tw.float32, n) for n, s in enumerate(((3, columns), (3, columns), (columns,))))

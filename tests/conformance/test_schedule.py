@@ -345,7 +345,7 @@ IN_REGISTERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", IN_REGISTERS)
-@pytest.mark.spread(3)
+@pytest.mark.spread(4)
 def test_products_of_registers(backend: Backend, name: str) -> None:
     """A computed, or kept, in the registers from which a warpgroup multiplies; all products and sums are exact."""
     if backend.name == "cuda" and Target().arch.name != "sm_90a":

@@ -56,7 +56,7 @@ def test_products_are_those_of_matrices(random: Random) -> None:
 
 
 @pytest.mark.skipif(nvrtc.library_path() is None, reason="needs NVRTC")
-@pytest.mark.parametrize("seed", range(COUNT) if COUNT else rest_is_slow(range(12), *range(6)))
+@pytest.mark.parametrize("seed", range(COUNT) if COUNT else rest_is_slow(range(12), *range(4)))
 def test_kernels_compile(seed: int) -> None:
     with contextlib.suppress(tw.LanguageError):  # it may be refused
         write_program(Random(seed), loose=True).compile()

@@ -96,7 +96,7 @@ def digest(golden: Golden) -> str:
     return hashlib.sha256(golden.source().encode()).hexdigest()
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
+@pytest.mark.parametrize("seed", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_another_process_writes_the_same_bytes(seed: str) -> None:
     """Nothing depends on the order of a set, on an address or on what was compiled before."""
     package = Path(tw.__file__).resolve().parents[1]

@@ -54,7 +54,7 @@ def _contributions(nests: tuple[LoopNest, ...], sizes: Mapping[Any, int]) -> dic
     return found
 
 
-@examples(30, 150, **_OPTIONS)
+@examples(20, 150, **_OPTIONS)
 @given(st.data())
 def test_transforms_visit_the_same_points(data: Any) -> None:
     case = data.draw(cases())
@@ -63,7 +63,7 @@ def test_transforms_visit_the_same_points(data: Any) -> None:
     assert {key: sorted(points) for key, points in was.items()} == {key: sorted(points) for key, points in now.items()}
 
 
-@examples(20, 300, **_OPTIONS)
+@examples(12, 300, **_OPTIONS)
 @given(st.data(), st.integers(0, 2**32))
 def test_kernels_compute_what_the_untransformed_nest_does(data: Any, seed: int) -> None:
     case = data.draw(cases())

@@ -33,6 +33,7 @@ def normal(*shapes: tuple[int, ...], dtype: Any = BF16) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.spread(2)
 def test_case(case: Case) -> None:
     with declared_effects():
         report = run_case(case, "sim")

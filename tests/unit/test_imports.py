@@ -24,15 +24,16 @@ FACES = {name for name, path in MODULES.items() if path.name == "__init__.py"}
 def imports_of(source: str, modules: set[str]) -> set[str]:
     """Return the modules that a source imports anywhere but for types alone; what a package re-exports is left out."""
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
     for_types = {
         id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for node in nodes
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in source and "TYPE_CHECKING" in ast.dump(node.test)
         for child in node.body
         for inner in ast.walk(child)
     }
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and id(node) not in for_types and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= (names & modules) or {node.module}

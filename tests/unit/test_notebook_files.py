@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.scripts import load_script
+from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 
@@ -77,8 +78,7 @@ def test_every_first_page_has_a_notebook_and_every_notebook_a_page():
     assert {path.stem for path in MAKER.FOLDER.iterdir()} == set(MAKER.PAGES) == pages
 
 
-@pytest.mark.parametrize("page", MAKER.PAGES)
-@pytest.mark.spread(2)
+@pytest.mark.parametrize("page", rest_is_slow(MAKER.PAGES, "first_kernel", "first_layer_norm"))
 def test_cells_give_what_the_page_says(page):
     shell, cells, examples = Shell(), cells_of(page, "code"), expected(page)
     assert len(cells) == len(examples) > 5

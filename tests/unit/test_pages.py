@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.pages import DOCS, Session, agrees, blocks_of, shell_of_this_python, skip_where_it_cannot_run
+from tests.helpers.slow import rest_is_slow
 
 # Each page, and the least number of blocks of it that are run.
 PAGES = {
@@ -36,7 +37,11 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("name", PAGES)
+# These run test suites, tuning, many products and several GPUs, which take seconds.
+LONG = ("how_to/epilogue.md", "how_to/test_without_a_gpu.md", "how_to/tune.md", "several_gpus.md")
+
+
+@pytest.mark.parametrize("name", rest_is_slow(PAGES, *(PAGES.keys() - set(LONG))))
 def test_programs_print_what_the_page_shows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, folder = DOCS / name, tmp_path / "page"
     skip_where_it_cannot_run(page.read_text(encoding="utf-8"))

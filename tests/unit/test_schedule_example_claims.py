@@ -51,7 +51,7 @@ def test_fused_sums_are_in_no_memory() -> None:
 
 @pytest.mark.skipif(find_clang() is None, reason="needs clang")
 @pytest.mark.spread(2)
-@pytest.mark.parametrize("fused", [8, 2])
+@pytest.mark.parametrize("fused", [pytest.param(8, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("shape", MODULES[8].SHAPES, ids=lambda shape: shape.name)
 def test_block_order_takes_fewer_registers(shape: MMAShape, fused: int) -> None:
     in_passes, in_blocks = (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers.compilers import has_nvrtc
-from tests.helpers.slow import covering
+from tests.helpers.slow import covering, rest_is_slow
 
 from tilewright.demo import Case, collect_cases, example_files, run_case, runner
 from tilewright.demo.examples import examples_folder, load_example
@@ -38,8 +38,12 @@ def cases_of(path: Path) -> list[Case]:
     return cases
 
 
+# Products of warpgroups are simulated in the tests of their plans as well, and take longest.
+LONG = {path for path in FILES if path.stem == "12_warpgroups"}
+
+
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", rest_is_slow(FILES, *(set(FILES) - LONG)), ids=lambda path: path.stem)
 def test_cases(path: Path, every: int) -> None:
     """Every second case in the suite, and all of them in the slow tests."""
     for report in [run_case(case, "sim") for case in cases_of(path)[::every]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import QUICK, QUICK_TESTS, SLOW_SECONDS, mark_what_is_left_out, pytest_collection_modifyitems
-from tests.helpers import slow, time_limit
+from tests.helpers import memory, reports, slow, time_limit
 
 
 def limit_of(request, *marks):
@@ -49,6 +49,43 @@ def test_a_test_that_takes_longer_is_ended_and_no_other(request, monkeypatch):
     limit.pytest_timeout_set_timer("hung", slow_one)
     assert hung.wait(60) and ended == [("hung", slow_one)]
     assert limit.pytest_timeout_set_timer("by signal", SimpleNamespace(timeout=1, method="signal")) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "told"),
+    [
+        ({"setup": True, "call": True, "teardown": True}, ["call"]),
+        ({"setup": True, "call": False, "teardown": True}, ["call"]),
+        ({"setup": False, "teardown": True}, ["setup"]),
+        ({"setup": True, "call": True, "teardown": False}, ["call", "teardown"]),
+    ],
+)
+def test_a_worker_tells_of_a_test_once_and_of_all_that_failed(outcomes, told, monkeypatch):
+    found = [SimpleNamespace(when=when, passed=passed) for when, passed in outcomes.items()]
+    monkeypatch.setattr(reports, "runtestprotocol", lambda item, log, nextitem: found)
+    calls = []
+    hooks = {
+        f"pytest_runtest_log{what}": lambda what=what, **more: calls.append((what, more))
+        for what in ("start", "report", "finish")
+    }
+    item = SimpleNamespace(ihook=SimpleNamespace(**hooks), nodeid="test", location=("file", 1, "test"))
+    assert reports.OneReport().pytest_runtest_protocol(item, None)
+    assert [what for what, _ in calls] == ["start", *["report"] * len(told), "finish"]
+    assert [more["report"].when for what, more in calls if what == "report"] == told
+
+
+def test_garbage_stays_only_where_memory_is_plenty(tmp_path, monkeypatch):
+    assert memory.is_memory_short(tmp_path)  # the system does not tell
+    (tmp_path / "self").mkdir()
+
+    def is_short(held, available):
+        (tmp_path / "self" / "statm").write_text(f"1 {(held << 30) // memory.os.sysconf('SC_PAGE_SIZE')} 1 1 0 1 0")
+        (tmp_path / "meminfo").write_text(
+            f"MemTotal: {16 << 20} kB\nMemAvailable: {available << 20} kB\nHugePages_Total: 0\n"
+        )
+        return memory.is_memory_short(tmp_path)
+
+    assert (is_short(1, 12), is_short(1, 7), is_short(5, 12)) == (False, True, True)
 
 
 def test_the_suite_keeps_its_limits_by_one_thread(request):

@@ -90,7 +90,7 @@ def test_few_tiles_of_k_for_specialised_warps(k: int, stages: int) -> None:
     assert np.array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("arch", rest_is_slow(TARGETS, "sm_90a"))
 def test_instructions_of_specialised_warps(arch: str) -> None:
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")

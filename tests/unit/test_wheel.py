@@ -68,11 +68,12 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     assert modules == set(files) - {"tilewright.dist-info/RECORD"} - archives
 
 
+@pytest.mark.slow  # what private names are used for is read from all modules
 def test_modules_of_the_wheel_are_the_same_programs(build: ModuleType, shown: frozenset[str]) -> None:
     """But for the docstrings of private functions; and every statement stays on its line."""
     files, private = plain_wheel(), private_uses()
     modules = [name for name in files if build.is_ours(name) and not name.startswith("tilewright/examples/")]
-    for name in modules[:: len(modules) // 15]:
+    for name in modules[:: len(modules) // 45]:
         lean = build.lean(files[name], name, shown, private)
         source = build.short(files[name].decode(), private).encode() if build.is_short(name) else files[name]
         assert program(build, lean, name, None) == program(build, source, name, shown), name

@@ -41,7 +41,7 @@ FREE = [("atomic", "gpu"), ("relaxed", "sys"), ("release", "sys"), ("acquire", "
 
 
 @pytest.mark.parametrize(("how", "scope"), IN_ORDER)
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 def test_what_others_write_is_read_behind_their_word(how: str, scope: str) -> None:
     source = take[1, 32].source(*ARRAYS, how, scope, arch="sm_90a")
     assert re.search(r"const int\* data,", source), source

@@ -187,10 +187,12 @@ def test_sums_pass_from_rank_to_rank(name: str, monkeypatch: pytest.MonkeyPatch)
     assert kernel.launched
 
 
-def test_sums_pass_from_rank_to_rank_by_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("calls", "all_of_it"), [(3, False), (2, True)])
+def test_sums_pass_from_rank_to_rank_by_launches(calls: int, all_of_it: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchanged, "RING_BYTES", 1)
-    assert all(tw.simulate(ranks=3).run(lambda rank: scatters(rank, 16, 16, 16, 3, dtype=np.float32)))
-    assert all(tw.simulate(ranks=3).run(lambda rank: scatters(rank, 16, 16, 16, 2, dtype=np.float32, all=True)))
+    more: dict[str, Any] = {"all": True} if all_of_it else {}
+    assert all(tw.simulate(ranks=3).run(lambda rank: scatters(rank, 16, 16, 16, calls, dtype=np.float32, **more)))
 
 
 def test_tiles_of_each_depth_are_simulated() -> None:
@@ -275,22 +277,25 @@ def kinds(name: str, extents: tuple[int, int, int]) -> set[str]:
     return {finding.kind for finding in run.findings} | ({"wrong"} if not all(is_right) else set())
 
 
+@pytest.mark.parametrize(
+    "word", [(op, *weaker) for op in ("waits", "tells") for weaker in (("sem", "relaxed"), ("scope", "gpu"))], ids=str
+)
 @pytest.mark.parametrize("name", rest_is_slow(KERNELS, "SCATTERED"))
-def test_each_word_between_ranks_is_needed(name: str) -> None:
-    extents = 64, 64, 8
+@pytest.mark.spread(4)
+def test_each_word_between_ranks_is_needed(name: str, word: tuple[str, str, str]) -> None:
+    extents, (which, field, weaker) = (64, 64, 8), word
     with only(COOPERATIVE, name):
         kernel = kernel_of(name, extents)
         (load,) = [op for op in kernel.body.walk() if isinstance(op, OrderedLoad)]
         tell = [op for op in kernel.body.walk() if isinstance(op, OrderedStore)][-1]
         assert kinds(name, extents) == set()
-        for op in (load, tell):
-            for field, weaker in (("sem", "relaxed"), ("scope", "gpu")):
-                strong = getattr(op, field)
-                object.__setattr__(op, field, weaker)
-                try:
-                    assert "race" in kinds(name, extents), (op, field)
-                finally:
-                    object.__setattr__(op, field, strong)
+        op = load if which == "waits" else tell
+        strong = getattr(op, field)
+        object.__setattr__(op, field, weaker)
+        try:
+            assert "race" in kinds(name, extents), (op, field)
+        finally:
+            object.__setattr__(op, field, strong)
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,7 @@ print(o)
 """
 
 
-@pytest.mark.parametrize("way", ["-c", "standard input", "-i"])
+@pytest.mark.parametrize("way", ["-c", "standard input", pytest.param("-i", marks=pytest.mark.slow)])
 def test_programs_without_a_file_of_their_own(tmp_path: Path, way: str) -> None:
     script = tmp_path / "script"
     script.write_text(SCRIPT)

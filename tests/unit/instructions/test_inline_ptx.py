@@ -132,7 +132,7 @@ def test_text_is_escaped() -> None:
         "add.u32 %0, %1, 1; // ends with \\",
     ],
 )
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 def test_texts_that_look_like_code_compile(text: str) -> None:
     found = compiled(ptx(text))
     assert found.count("STG.E") == 1 and "BPT.TRAP" not in found

@@ -206,9 +206,9 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("name", TILES)
+@pytest.mark.parametrize("name", rest_is_slow(TILES, "cooperative", "transposed"))
 @pytest.mark.parametrize("shape", [(150, 100, 136), (12, 140, 136)], ids=str)
-@pytest.mark.spread(4)
+@pytest.mark.spread(3)
 def test_warpgroups(name: str, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b = numbers(2, m, k, dtype=tw.bfloat16), numbers(2, k, n + 4, dtype=tw.bfloat16)[:, :, :n]
@@ -257,7 +257,7 @@ FURTHER: dict[str, tuple[Further, ...]] = {
 
 
 @pytest.mark.parametrize("configuration", compiled(), ids=str)
-@pytest.mark.parametrize("name", FURTHER)
+@pytest.mark.parametrize("name", rest_is_slow(FURTHER, "amax of rows", "all"))
 @pytest.mark.spread(32)
 def test_nothing_spills(name: str, configuration: HopperConfiguration) -> None:
     further = FURTHER[name]

@@ -292,9 +292,7 @@ TILES = {
 
 
 @pytest.mark.parametrize("layout", ["rows, halves", "rows, interleaved", "columns, halves", "columns, interleaved"])
-@pytest.mark.parametrize(
-    "name", rest_is_slow(TILES, "wide", "two waves", "ping-pong", "transposed, alternating", "splits in a cluster")
-)
+@pytest.mark.parametrize("name", rest_is_slow(TILES, "wide", "two waves", "ping-pong", "transposed, alternating"))
 @pytest.mark.spread(9)
 def test_warpgroups(name: str, layout: str) -> None:
     """Rows of b are read in place, and columns too if they are halves; neighbours along a row are packed."""

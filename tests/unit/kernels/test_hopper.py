@@ -165,6 +165,7 @@ def test_nothing_spills_beside_scales_of_blocks(name: str, configuration: Hopper
         ("rows by TMA and blocks", (64, 128), 9, {"LDG": 0, "SHFL": 2, "LDS": 16}),  # D^T: pairs of scales
     ],
 )
+@pytest.mark.spread(2)
 def test_tiles_of_k_by_turns_in_machine_code(
     name: str, tile: tuple[int, int], stages: int, reads: dict[str, int]
 ) -> None:
@@ -226,7 +227,7 @@ def test_promoted_sums_prefer_tiles_by_turns() -> None:
     assert best.configuration.tile == (128, 128, 128)
 
 
-@pytest.mark.parametrize("tile", [(128, 160, 64), (128, 192, 64)], ids=str)
+@pytest.mark.parametrize("tile", [pytest.param((128, 160, 64), marks=pytest.mark.slow), (128, 192, 64)], ids=str)
 @pytest.mark.parametrize(("what", "dtype", "strides"), [("scales", tw.float32, (1, 0, 0)), ("bias", BF16, (0, 1, 0))])
 @pytest.mark.spread(2)
 def test_wide_tiles_of_one_consumer_have_registers_for_vectors(

@@ -208,9 +208,7 @@ def test_hopper(name: str, rows_b: int) -> None:
 
 
 @pytest.mark.parametrize("rows_b", [1, BLOCK], ids=["each column", "blocks of columns"])
-@pytest.mark.parametrize(
-    "name", rest_is_slow(HOPPER, "two warpgroups", "three consumers", "few rows", "splits in a cluster")
-)
+@pytest.mark.parametrize("name", rest_is_slow(HOPPER, "two warpgroups", "three consumers", "few rows"))
 @pytest.mark.spread(2)
 def test_scales_by_tma(name: str, rows_b: int) -> None:
     """TMA brings scales that are contiguous along rows or columns, and aligned, where the plan takes them so."""
@@ -253,7 +251,7 @@ def test_scales_that_tma_cannot_read() -> None:
 
 @pytest.mark.spread(4)
 @pytest.mark.parametrize("k", [16, 256, 384, 512, 640])
-@pytest.mark.parametrize("n", [64, 128])
+@pytest.mark.parametrize("n", [pytest.param(64, marks=pytest.mark.slow), 128])
 def test_any_number_of_tiles_of_k(k: int, n: int) -> None:
     """Two sets of registers take tiles of K by turns, of one tile of D after another."""
     a, b = small(1, (140, k)), small(2, (200, k)).T

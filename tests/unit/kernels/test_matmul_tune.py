@@ -47,7 +47,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("name", rest_is_slow(PRODUCTS, "plain", "packed", "splits", "launches", "constant", "nothing"))
+@pytest.mark.parametrize("name", rest_is_slow(PRODUCTS, "plain", "splits", "launches", "nothing"))
 def test_a_prepared_product_is_the_product_of_what_the_arrays_hold_when_it_is_called(name):
     (a, b), options = PRODUCTS[name]()
     out = np.full_like(tw.matmul(a, b, **options), 7)

@@ -95,7 +95,7 @@ CASES = [(4, 128, 3), (8, 32, 13), (4, 64, 33), (8, -1, 130)]
     ("case", "part"),
     [pytest.param(case, n, marks=[pytest.mark.slow] * (n > 0)) for case in range(4) for n in range(5)],
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_every_candidate_computes_the_same(monkeypatch: pytest.MonkeyPatch, case: int, part: int) -> None:
     """Legal configurations, on extents that no tile divides: a fifth in the suite, the others in the slow tests."""
     bits, group, m = CASES[case]

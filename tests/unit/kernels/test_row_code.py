@@ -15,7 +15,7 @@ from tilewright.kernels import _permute_kernels, _row_gradient_kernels, _row_ker
 
 ROWS = 8192
 SIZES = [(tw.bfloat16, 4096), (tw.bfloat16, 131072), (tw.float32, 16384), (tw.float64, 8192), (tw.bfloat16, 128)]
-QUICK = (("softmax", tw.bfloat16, 4096), ("layer_norm", tw.bfloat16, 131072))
+QUICK = (("softmax", tw.bfloat16, 4096),)
 CASES = [
     pytest.param(
         name, *size, marks=() if (name, *size) in QUICK else pytest.mark.slow, id=f"{name}-{size[0]}-{size[1]}"

@@ -108,7 +108,7 @@ def test_on_hopper_a_family_that_was_measured_is_chosen() -> None:
         assert found.choice is not None and found.choice.family.name == "hopper"
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
 @pytest.mark.parametrize("m", [8, pytest.param(16, marks=pytest.mark.slow)])
 def test_nothing_spills(arch: str, m: int) -> None:
     problem, target = problem_of(m), Arch.parse(arch)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from tests.helpers.slow import covering
+from tests.helpers.slow import covering, rest_is_slow
 
 import tilewright as tw
 from tilewright.atoms import CpAsync, UniversalCopy
@@ -74,7 +74,7 @@ def test_policies_and_prefetch(policy: str, prefetch: int | None) -> None:
     assert f"createpolicy.fractional.L2::{policy}.b64" in ptx
 
 
-@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("arch", rest_is_slow(TARGETS, "sm_90a"))
 def test_machine_code_carries_them(arch: str) -> None:
     kernel = through_registers
     atoms = UniversalCopy(128, "cs", policy="evict_first", prefetch=128), UniversalCopy(128, "L1::no_allocate")

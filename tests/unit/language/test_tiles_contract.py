@@ -104,7 +104,7 @@ def test_a_product_and_a_sum_are_rounded_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 def test_the_machine_multiplies_and_adds_at_once(name: str) -> None:
     matrix = tw.static(tw.spec(tw.float32, (ROWS, COLUMNS)))
     args = (matrix, matrix, matrix, 1.0, EXPRESSIONS[name][0])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.shown_to_c import c_function, shown_kind, why_not_compiled
+from tests.helpers.slow import rest_is_slow
 from tests.unit.runtime.conftest import FakeCuda
 from tests.unit.runtime.test_repeated_calls import BF16, CALLS, STEP, Library, launched, torch
 
@@ -78,7 +79,7 @@ FUNCTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", rest_is_slow(FUNCTIONS, *(FUNCTIONS.keys() - {"attention on Hopper"})))
 def test_a_repeated_call_launches_what_pythons_launcher_would(
     name: str,
     torch: Library,

@@ -125,7 +125,6 @@ QUICK = (
     "rms_norm, statistics",
     "layer_norm_backward",
     "permute",
-    "attention, lengths",
 )
 
 

@@ -54,7 +54,7 @@ def test_reads_of_a_fenced_kernel_promise_nothing() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
 def test_ptxas_keeps_groups_apart(arch: str) -> None:
     """Registers fall by those of the fragments; without the fence they do not."""
     big = replace(FENCED, target=arch, warps=(2, 2), size=(4, 4, 4))
@@ -68,7 +68,7 @@ def test_ptxas_keeps_groups_apart(arch: str) -> None:
 
 
 @needs_clang
-@pytest.mark.parametrize("arch", ["gfx908", "gfx90a"])
+@pytest.mark.parametrize("arch", ["gfx908", pytest.param("gfx90a", marks=pytest.mark.slow)])
 def test_clang_keeps_groups_apart(arch: str) -> None:
     big = replace(AMD, target=arch, warps=(2, 2), size=(4, 4, 4))
     counts = [replace(big, fused=fused).plan.build("product").resources().registers for fused in (8, 4, 2, 1)]

@@ -123,6 +123,7 @@ def test_a_wrong_rung_is_not_timed(gpu: Gpu, tmp_path: Path) -> None:
     assert all("gflops" not in row for row in json.loads((tmp_path / "out.json").read_text())["rows"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rung")
 def test_an_interrupt_tells_the_rounds_that_are_complete(gpu: Gpu, tmp_path: Path) -> None:
     assert call("sgemm", "--size", "64").exit_code == 0
@@ -139,6 +140,7 @@ def test_a_product_that_does_not_fit_is_refused(gpu: Gpu) -> None:
     assert gpu.launches == []
 
 
+@pytest.mark.slow
 def test_transpose_and_launch(gpu: Gpu, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     result = call("transpose", "--size", "128", "-o", str(out))

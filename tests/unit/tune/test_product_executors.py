@@ -75,6 +75,7 @@ def test_processes_find_what_this_process_finds() -> None:
         assert "its worker died: BrokenProcessPool" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_two_tunings_share_an_executor() -> None:
     """And weights that are packed, and further results, go to workers as well."""
     calls = [
@@ -87,6 +88,7 @@ def test_two_tunings_share_an_executor() -> None:
     assert [[trial.status for trial in tuning.trials] for tuning in found] == [["untimed"]] * 2
 
 
+@pytest.mark.slow  # in one process, test_matmul_tune.py has it
 def test_candidates_that_fail_and_that_are_wrong_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = normal(24, 32), normal(32, 24)
     explained = tw.matmul.explain(a, b)
