@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import tilewright as tw
 from tilewright.kernels._epilogue_kernel import finish
-from tilewright.kernels._multistage_kernel import Fragments, TileLoader, start_tile
+from tilewright.kernels._multistage_kernel import TileLoader, start_tile
 
 
 @tw.kernel
@@ -100,32 +100,38 @@ def multiply_tile(plan, D, A, B, m_block, n_block):
     sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
     tiles_a = TileLoader(plan.a, A, sA, m_block, tid, None)
     tiles_b = TileLoader(plan.b, B, sB, n_block, tid, None)
-    thread = plan.mma.get_slice(tid)
-    a, b = (Fragments(plan, name, smem, tid) for name, smem in (("A", sA), ("B", sB)))
+    thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
+    held = plan.held_steps
+    rA = tw.registers(A.dtype, (*plan.mma.partition_shape((plan.a.rows, plan.a.depth), "A")[:2], held))
+    rB = tw.registers(B.dtype, (*plan.mma.partition_shape((plan.b.rows, plan.b.depth), "B")[:2], held))
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
     tw.clear(acc)
+    tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
+    tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
+    steps = tw.size(tLsA.shape[2])
     pipe = tw.pipeline(plan.stages)
     for k_tile in tw.static_range(pipe.ahead):
         start_tile(tiles_a, k_tile, k_tile)
         start_tile(tiles_b, k_tile, k_tile)
         pipe.commit()
     pipe.wait()
-    for x in (a, b):
-        x.load(0, 0)
+    tw.copy(plan.a.load, tLsA[:, :, 0, 0], tLrA[:, :, 0])
+    tw.copy(plan.b.load, tLsB[:, :, 0, 0], tLrB[:, :, 0])
     for k_tile in tw.range(tiles_a.tiles, unroll=1):
         stage = pipe.read_stage(k_tile)
-        for k in tw.static_range(plan.steps):
+        for k in tw.static_range(steps):
             if k == 0:
                 coming, free = k_tile + pipe.ahead, pipe.write_stage(k_tile)
                 start_tile(tiles_a, coming, free)
                 start_tile(tiles_b, coming, free)
                 pipe.commit()
-            if k == plan.steps - 1:
+            if k == steps - 1:
                 pipe.wait()
                 stage = pipe.read_stage(k_tile + 1)
-            for x in (a, b):
-                x.load(k + 1, stage)
-            tw.gemm(plan.mma, acc, a.of_step(k), b.of_step(k), acc)
+            following = (k + 1) % steps
+            tw.copy(plan.a.load, tLsA[:, :, following, stage], tLrA[:, :, (k + 1) % held])
+            tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
+            tw.gemm(plan.mma, acc, rA[:, :, k % held], rB[:, :, k % held], acc)
     pipe.drain()
     finish(plan.epilogue, acc, thread, D, (), (m_block, n_block), plan.mma.atom.dtype_c(1), 0)
     tw.sync_threads()

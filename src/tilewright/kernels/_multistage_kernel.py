@@ -37,128 +37,93 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         A[:, :, batch], matrices_of_b[0], *(x[:, :, matrix] for x in (D, *operands[: len(operands) - len(numbers)]))
     )  # fmt: skip
 
-    block = m_block, n_block, batch
-    product = Product(plan, A, B, matrices_of_b, arrays, block, splits)
-    product.compute()
-    acc, thread, tiles_a = product.acc, product.thread, product.tiles_a
-    if plan.parts is not None:
-        mend(plan, acc, thread, A, B, block[:2], (tiles_a.begin * plan.a.depth, tiles_a.depth))
-    finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), block[:2], alpha, beta, matrix)
+    tid = tw.thread_idx.x
+    sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
+    tiles_a = TileLoader(plan.a, A, sA, m_block, tid, splits)
+    loaders = [TileLoader(plan.b, x, sB, n_block, tid, splits, part) for part, x in enumerate(matrices_of_b)]
+    tiles_b = loaders[0]
+    loaders = [tiles_a, *loaders]
 
+    # Fragments of some steps of K; their loads see the same registers in their own order.
+    thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
+    held = plan.held_steps
+    rA = tw.registers(A.dtype, (*plan.mma.partition_shape((plan.a.rows, plan.a.depth), "A")[:2], held))
+    rB = tw.registers(B.dtype, (*plan.mma.partition_shape((plan.b.rows, plan.b.depth), "B")[:2], held))
+    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
+    tw.clear(acc)
+    scales = BlockScales(plan, thread, arrays, (m_block, n_block, batch)) if arrays else None
+    chunk = plan.chunk  # the steps of K whose products are summed by themselves
+    sums = tw.registers(acc.dtype, acc.shape) if chunk else acc
+    tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
+    tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
 
-class Product:
-    """A tile of D: what copies tiles of K, the fragments of some steps, and the accumulators."""
+    k_tiles, steps = tiles_a.tiles - tiles_a.begin, tw.size(tLsA.shape[2])
+    pipe = tw.pipeline(plan.stages)
+    for k_tile in tw.static_range(pipe.ahead):
+        for loader in loaders:
+            start_tile(loader, k_tile, k_tile)
+        pipe.commit()
+    pipe.wait()
+    tw.copy(plan.a.load, tLsA[:, :, 0, 0], tLrA[:, :, 0])
+    tw.copy(plan.b.load, tLsB[:, :, 0, 0], tLrB[:, :, 0])
 
-    def __init__(self, plan, A, B, matrices_of_b, arrays, block, splits):
-        tid, self.plan = tw.thread_idx.x, plan
-        sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
-        self.tiles_a = TileLoader(plan.a, A, sA, block[0], tid, splits)
-        self.tiles_b = [TileLoader(plan.b, x, sB, block[1], tid, splits, n) for n, x in enumerate(matrices_of_b)]
-        self.loaders = [self.tiles_a, *self.tiles_b]
-        self.thread = plan.mma.get_slice(tid)
-        self.a, self.b = (Fragments(plan, name, smem, tid) for name, smem in (("A", sA), ("B", sB)))
-        self.acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
-        tw.clear(self.acc)
-        self.scales = BlockScales(plan, self.thread, arrays, block) if arrays else None
-        self.sums = tw.registers(self.acc.dtype, self.acc.shape) if plan.chunk else self.acc
-        self.pipe = tw.pipeline(plan.stages)
-
-    @tw.function
-    def compute(self):
-        """Sum up all tiles of K."""
-        plan, pipe, tiles_a = self.plan, self.pipe, self.tiles_a
-        for k_tile in tw.static_range(pipe.ahead):
-            for loader in self.loaders:
-                start_tile(loader, k_tile, k_tile)
+    def start_next(k_tile, step, start):
+        """Begin the copies that belong to a step, of the tile that comes `pipe.ahead` tiles later."""
+        coming, free = k_tile + pipe.ahead, pipe.write_stage(k_tile)
+        for loader in loaders:
+            if step == (0 if loader is tiles_a else plan.step_of_b):
+                start(loader, coming, free)
+        if step == plan.step_of_b:
             pipe.commit()
-        pipe.wait()
-        self.load(0, 0)
-        first = 0
-        if plan.has_edges or plan.is_scalar:
-            # While the copies bring whole tiles of K only rows have to be guarded, and those only at the edges.
-            first = tw.maximum(tiles_a.whole_tiles - tiles_a.begin - pipe.ahead, 0)
-            if first > 0 and tiles_a.has_all_rows() and self.tiles_b[0].has_all_rows():
-                for k_tile in range(first):
-                    self.multiply(k_tile, start_whole_tile)
-            elif (plan.a.guard_rows or plan.b.guard_rows) and first > 0:
-                for k_tile in range(first):
-                    self.multiply(k_tile, start_rows)
-        for k_tile in range(first, tiles_a.tiles - tiles_a.begin):
-            self.multiply(k_tile, start_tile)
-        pipe.drain()
 
     @tw.function
-    def multiply(self, k_tile, start):
+    def multiply(k_tile, start):
         """Multiply a tile of K while the copies of a later one begin."""
-        plan, scales = self.plan, self.scales
-        stage = self.pipe.read_stage(k_tile)
-        found = None if scales is None else scales.load(self.tiles_a.begin + k_tile)
+        stage = pipe.read_stage(k_tile)
+        found = None if scales is None else scales.load(tiles_a.begin + k_tile)
         # Guards need registers, of which more are free before the next fragments are there.
         is_early = plan.has_edges and not plan.is_scalar
-        for k in tw.static_range(plan.steps):
+        for k in tw.static_range(steps):
             if is_early:
-                self.start_next(k_tile, k, start)
-            if k == plan.steps - 1:  # the next fragments are those of the next tile
-                self.pipe.wait()
-                stage = self.pipe.read_stage(k_tile + 1)
-            self.load(k + 1, stage)
+                start_next(k_tile, k, start)
+            if k == steps - 1:  # the next fragments are those of the next tile
+                pipe.wait()
+                stage = pipe.read_stage(k_tile + 1)
+            following = (k + 1) % steps
+            tw.copy(plan.a.load, tLsA[:, :, following, stage], tLrA[:, :, (k + 1) % held])
+            tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
             if not is_early:
-                self.start_next(k_tile, k, start)
-            self.multiply_step(k)
+                start_next(k_tile, k, start)
+            if chunk and k % chunk == 0:
+                tw.clear(sums)
+            if plan.is_scalar:
+                multiply_add(sums, rA[0, :, k % held], rB[0, :, k % held])
+            elif plan.parts is None:
+                tw.gemm(plan.mma, sums, rA[:, :, k % held], rB[:, :, k % held], sums)
+            else:
+                add_products_of_parts(plan, sums, rA[:, :, k % held], rB[:, :, k % held])
+            if scales is None and chunk and (k + 1) % chunk == 0:
+                for i in tw.static_range(tw.size(acc)):
+                    acc[i] += sums[i]
         if scales is not None:
-            add_scaled(self.acc, self.sums, scales.factors(found, 0, tw.size(self.acc)))
+            add_scaled(acc, sums, scales.factors(found, 0, tw.size(acc)))
 
-    def load(self, k, stage):
-        """Read the fragments of step k, or of the first step of the next tile."""
-        self.a.load(k, stage)
-        self.b.load(k, stage)
-
-    def start_next(self, k_tile, step, start):
-        """Begin the copies that belong to a step, of the tile that comes `pipe.ahead` tiles later."""
-        coming, free = k_tile + self.pipe.ahead, self.pipe.write_stage(k_tile)
-        for loader in self.loaders:
-            if step == (0 if loader is self.tiles_a else self.plan.step_of_b):
-                start(loader, coming, free)
-        if step == self.plan.step_of_b:
-            self.pipe.commit()
-
-    @tw.function
-    def multiply_step(self, k):
-        """Add the products of step k to the sums, and the sums of a whole chunk of products in parts."""
-        plan, acc, sums = self.plan, self.acc, self.sums
-        chunk, a, b = plan.chunk, self.a.of_step(k), self.b.of_step(k)
-        if chunk and k % chunk == 0:
-            tw.clear(sums)
-        if plan.is_scalar:
-            multiply_add(sums, a[0, :], b[0, :])
-        elif plan.parts is None:
-            tw.gemm(plan.mma, sums, a, b, sums)
-        else:
-            add_products_of_parts(plan, sums, a, b)
-        if plan.parts is not None and (k + 1) % chunk == 0:
-            for i in tw.static_range(tw.size(acc)):
-                acc[i] += sums[i]
-
-
-class Fragments:
-    """A thread's fragments of an operand for some steps of K: those of a step are read while one before it is used."""
-
-    def __init__(self, plan, name, smem, tid):
-        operand = plan.a if name == "A" else plan.b
-        rows = plan.mma.partition_shape((operand.rows, operand.depth), name)[:2]
-        self.copy, self.steps, self.held = operand.load, plan.steps, plan.held_steps
-        self.registers = tw.registers(smem.dtype, (*rows, self.held))
-        # The loads see the same registers in their own order.
-        part = operand.load.get_slice(tid)
-        self.source, self.target = part.partition_S(smem), part.retile_D(self.registers)
-
-    def load(self, k, stage):
-        """Read the fragment of step k, or of the first step of the next tile."""
-        tw.copy(self.copy, self.source[:, :, k % self.steps, stage], self.target[:, :, k % self.held])
-
-    def of_step(self, k):
-        """Return the fragment of step k."""
-        return self.registers[:, :, k % self.held]
+    first = 0
+    if plan.has_edges or plan.is_scalar:
+        # As long as the copies bring whole tiles of K only rows have to be guarded, and those only at the edges.
+        first = tw.maximum(tiles_a.whole_tiles - tiles_a.begin - pipe.ahead, 0)
+        if first > 0 and tiles_a.has_all_rows() and tiles_b.has_all_rows():
+            for k_tile in range(first):
+                multiply(k_tile, start_whole_tile)
+        elif (plan.a.guard_rows or plan.b.guard_rows) and first > 0:
+            for k_tile in range(first):
+                multiply(k_tile, start_rows)
+    for k_tile in range(first, k_tiles):
+        multiply(k_tile, start_tile)
+    pipe.drain()
+    if plan.parts is not None:
+        mend(plan, acc, thread, A, B, (m_block, n_block), (tiles_a.begin * plan.a.depth, tiles_a.depth))
+    finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta, matrix)
 
 
 @tw.function
