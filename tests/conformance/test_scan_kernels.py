@@ -342,6 +342,7 @@ def test_arrays_of_more_than_2_31_elements_have_offsets_of_64_bits() -> None:
 
 
 @pytest.mark.parametrize("dtype", [tw.float16, tw.bfloat16], ids=str)
+@pytest.mark.spread(2)
 def test_pairs_are_added_without_asking_for_the_kind_of_memory(dtype: tw.DType) -> None:
     _, block, args = EMBEDDING.example_embedding_gradient()
     args = tuple(tw.spec(dtype, x.shape) if getattr(x, "dtype", None) is tw.bfloat16 else x for x in args)

@@ -257,7 +257,7 @@ WIDE, THREE_GRIDS = ("layout", "((4,8),(2,2,8)):((1,4),(64,128,256))"), ("draw",
 
 @needs_terminal
 @pytest.mark.parametrize(("arguments", "width"), [(WIDE, 60), (WIDE, 160), (THREE_GRIDS, 80)])
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_tables_fit_the_terminal(arguments: tuple[str, ...], width: int) -> None:
     """A table that is wider is folded, not wrapped by the terminal, and says the same as in a pipe."""
     command = (sys.executable, "-m", "tilewright", *arguments)

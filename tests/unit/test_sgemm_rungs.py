@@ -145,7 +145,7 @@ TILES: dict[int, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("number", "options"), [(n, o) for n, all in TILES.items() for o in all], ids=str)
-@pytest.mark.spread(4)
+@pytest.mark.spread(6)
 def test_other_tiles(number: int, options: dict[str, Any]) -> None:
     """The same sums with other tiles, warps, lanes and stages; whole numbers, so that they are exact."""
     module = rung(number)

@@ -69,7 +69,7 @@ def opcodes(sass: str) -> set[str]:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", MACHINE_CODE)
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_a_single_tile_kernel(name: str, arch: str) -> None:
     """Fragments stay in registers, and the product is the instruction."""
     atom = getattr(tw.atoms, name)

@@ -174,7 +174,7 @@ WEAKENED = {
 
 @pytest.mark.parametrize("operation", [gathered, pytest.param(scattered, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("weakened", WEAKENED)
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_each_part_of_the_exchange_is_needed(operation: Any, weakened: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weaken, kind = WEAKENED[weakened]
     weaken(monkeypatch)

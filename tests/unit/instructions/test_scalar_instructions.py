@@ -213,7 +213,7 @@ NARROW = [tw.int8, tw.uint8, tw.int16, tw.uint16, tw.int32]
 
 
 @pytest.mark.parametrize(("target", "arch"), covering(NARROW, TARGETS, of=1), ids=str)
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_a_rounded_float_becomes_a_narrow_integer_in_one_instruction(target: tw.DType, arch: str) -> None:
     @tw.kernel
     def quantise(out, x, scale):

@@ -113,7 +113,7 @@ def check_scales(y: np.ndarray, scales: np.ndarray, x: np.ndarray, largest: floa
 
 
 @pytest.mark.parametrize("shape", [(70, 300, 40), (128, 128, 64), (5, 17, 8), (130, 256, 8), (1, 1, 1)], ids=str)
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_scales_that_are_computed_on_the_way(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b = numbers(m, k), numbers(k, n)

@@ -132,6 +132,7 @@ def test_lists_of_any_shapes(extents: list[Any], dtype: Any, orders: list[int]) 
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["f32", "f16"])
+@pytest.mark.spread(2)
 def test_lists_of_results_that_are_contiguous_along_rows(dtype: Any) -> None:
     """Their stride of 1 is no whole vector, whatever divides the other one."""
     a, b = [whole(1, (40, 24), dtype), whole(2, (5, 8), dtype)], [whole(3, (24, 9), dtype), whole(4, (8, 16), dtype)]

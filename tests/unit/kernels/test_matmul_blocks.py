@@ -72,7 +72,7 @@ def test_blocks_of_both(rows_a: int, rows_b: int, transposed: bool) -> None:
     [((40, 2), None), (None, (2, 1)), ((40, 2), (1, 24)), ((1, 2), (2, 24)), ((40, 1), (2, 1)), ((), (2, 24))],
     ids=str,
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_blocks_beside_other_scales(scale_a: Any, scale_b: Any) -> None:
     """Blocks of one operand, and of the other one scale, or one of each row or column, or none."""
     a, b = small(1, (40, 200)), small(2, (200, 24))

@@ -154,7 +154,7 @@ def test_bits_are_those_of_the_definition(name: str, majors: str) -> None:
 
 
 @precisions
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_errors_are_within_the_bound(how: Parts) -> None:
     """By the simulator, and by a tensor core that cuts its sums."""
     pairs = [inputs(np.random.default_rng(3), 20, 12, 100) for inputs in INPUTS]
@@ -184,7 +184,7 @@ def test_errors_are_no_larger_than_those_of_multiply_adds(
 
 
 @precisions
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_what_has_no_parts_is_computed_as_ieee_does(how: Parts) -> None:
     """Infinities, NaN, and numbers that round up to an infinity: the same bits as multiply-adds, the others as ever."""
     random = np.random.default_rng(5)

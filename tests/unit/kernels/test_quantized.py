@@ -181,7 +181,7 @@ def gptq_reference(qweight: Array, qzeros: Array, scales: Array, g_idx: Array, b
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("format", ["gptq", "gptq_v2"])
 @pytest.mark.parametrize("order", ["none", "in order", "act"])
-@pytest.mark.spread(4)
+@pytest.mark.spread(6)
 def test_gptq(bits: int, format: str, order: str) -> None:
     random = np.random.default_rng(bits)
     k, n, group = 128, 24, 32

@@ -87,7 +87,7 @@ def test_machine_code_carries_them(arch: str) -> None:
 
 
 @pytest.mark.parametrize(("arch", "cache", "prefetch"), covering(TARGETS, ["always", "global"], PREFETCHES))
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_asynchronous_copies(arch: str, cache: Any, prefetch: int) -> None:
     atom = CpAsync(128, cache, policy="evict_last", prefetch=prefetch)
     ptx = to_shared.ptx(VECTOR, VECTOR, atom, 7, block=64, arch=arch)

@@ -150,7 +150,7 @@ NARROW_AND_WIDE = [tw.bool_, tw.int8, tw.uint8, tw.int16, tw.uint16, tw.uint64, 
 @pytest.mark.parametrize(
     "type", rest_is_slow(NARROW_AND_WIDE, tw.bool_, tw.uint8, tw.int16, tw.uint64, tw.bfloat16), ids=str
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 def test_narrow_and_wide_types(type: tw.DType) -> None:
     @tw.kernel
     def all_of_them(out, found, x, places):

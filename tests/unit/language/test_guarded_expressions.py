@@ -193,7 +193,7 @@ def by_expression(y, x, a: tw.float32, b: tw.float32):
 
 @pytest.mark.parametrize("columns", [8192, 8190])
 @pytest.mark.parametrize("dtype", [tw.float16, tw.float32], ids=str)
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_an_expression_costs_what_copies_cost(dtype: tw.DType, columns: int) -> None:
     spec = tw.spec(dtype, (8192, columns))
     args = (spec, spec, 0.5, 0.25)

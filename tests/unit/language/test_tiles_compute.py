@@ -64,7 +64,7 @@ def fused(y, x, z):
 
 @pytest.mark.parametrize("dtype", [tw.float16, tw.bfloat16])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_16_bit_floats_are_computed_two_at_a_time(dtype: tw.DType, arch: str) -> None:
     counts = Counter(opcodes(fused.sass(*specs(dtype, 3), block=128, arch=arch)))
     packed = sum(n for name, n in counts.items() if name.startswith(("HADD2", "HMUL2", "HFMA2", "HMNMX2")))

@@ -40,7 +40,7 @@ def count(kernel: Any, source: tw.DType, target: tw.DType, pattern: str, arch: s
 @pytest.mark.parametrize(
     ("kernel", "target", "arch"), covering([whole, in_a_loop], [tw.bfloat16, tw.float16], ["sm_80", "sm_90a"])
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_sixteen_bit_floats_are_packed(kernel: Any, target: tw.DType, arch: str) -> None:
     assert count(kernel, tw.float32, target, r"\bF2FP\S*PACK_AB", arch) == 8
 
@@ -49,14 +49,14 @@ def test_sixteen_bit_floats_are_packed(kernel: Any, target: tw.DType, arch: str)
     ("kernel", "target", "arch"),
     covering([whole, in_a_loop], [tw.float8_e4m3fn, tw.float8_e5m2], ["sm_89", "sm_90a"]),
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_eight_bit_floats_are_packed(kernel: Any, target: tw.DType, arch: str) -> None:
     assert count(kernel, tw.float32, target, r"\bF2FP\.SATFINITE\S*PACK_AB", arch) == 8
 
 
 @pytest.mark.parametrize("kernel", [whole, in_a_loop], ids=lambda k: k.__name__)
 @pytest.mark.parametrize("wide", [tw.float16, tw.float32], ids=str)
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 def test_eight_bit_floats_are_unpacked(kernel: Any, wide: tw.DType) -> None:
     assert count(kernel, tw.float8_e4m3fn, wide, r"\bF2FP\.F16\.E4M3\.UNPACK_B", "sm_90a") == 8
 
