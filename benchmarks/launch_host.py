@@ -62,7 +62,7 @@ def stand_ins() -> list[tuple[Any, ...]]:
         return [tuple(torch.zeros(64 + n, 128) for n in range(3)) for _ in range(2)]
     # Tilewright knows a tensor by the names of its class and module.
     kind = type("Tensor", (StandIn,), {"__module__": "torch"})
-    return [tuple(kind(4096 * (n + k), (64 + n, 128)) for n in range(3)) for k in range(1, 3)]
+    return [tuple(kind((1 << 40) + 4096 * (n + k), (64 + n, 128)) for n in range(3)) for k in range(1, 3)]
 
 
 def launch_nothing() -> Any:

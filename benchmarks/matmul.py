@@ -1,6 +1,6 @@
 """`tw.matmul` against cuBLAS through torch, on one GPU: what people multiply, in one interleaved run.
 
-    python -m benchmarks.matmul [--only GROUP ...] [--json FILE]
+    python -m benchmarks.matmul [--only GROUP ...] [--from NUMBER] [--json FILE]
 
 Candidates of one product run interleaved in random order, as CUDA graphs where a launch takes longer than its work, on
 normal random data and warm caches. Results are filled with NaN before, and their first and last rows compared with
@@ -21,6 +21,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--from", type=int, default=0, dest="first", help="number of the first product of each group")
     parser.add_argument("--draw", action="store_true", help="draw the random shapes, write them, and stop")
     options = parser.parse_args()
     if options.draw:
@@ -140,7 +142,7 @@ def main() -> None:
     for group in options.only:
         results[group] = {}
         ratios = []
-        for shape in GROUPS[group]():
+        for shape in islice(GROUPS[group](), options.first, None):
             found = results[group][shape.name] = measure_shape(shape)
             ours = found["tw.matmul"]
             ratios.append(ours["of_first"])

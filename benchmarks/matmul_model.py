@@ -1,6 +1,6 @@
 """What the model of tw.matmul is made of: the time of a step of K of each configuration, on one GPU.
 
-    python -m benchmarks.matmul_model [--json FILE]
+    python -m benchmarks.matmul_model [--only TYPE ...] [--json FILE]
 
 Each multiprocessor gets the same number of tiles (as many as it holds, or fewer), for a short and a long K: the
 difference is steps, and what the short K took beside its steps is the overhead. Random normal data (integers:
@@ -20,8 +20,8 @@ from benchmarks.timing import interleaved, machine
 
 import tilewright as tw
 from tilewright.kernels._multistage_kernel import matmul_tiles
-from tilewright.kernels.model import Machine, resident_blocks
-from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.model import Machine
+from tilewright.kernels.multistage import Multistage, _blocks, _resident
 from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.runtime import driver
@@ -62,10 +62,12 @@ def measure(compute: tw.DType) -> dict[str, Any]:
         if candidate.rejection:
             continue
         configuration = candidate.configuration
-        resources = candidate.resources
-        blocks = resident_blocks(configuration.threads, resources.accumulators, resources.shared_bytes, arch)
+        depth = configuration.tile[2]
+        m, n, k = (LONG // extent * extent for extent in configuration.tile)
+        whole = problem_of(compute, m, n, k)
+        blocks, asked = _resident(whole, configuration, candidate.resources, arch), _blocks(whole, configuration, arch)
         for held in range(1, blocks + 1):
-            for k in (SHORT, LONG):
+            for k in (SHORT // depth * depth, LONG // depth * depth):
                 across = 12 if processors % 12 == 0 else 1
                 m, n = across * configuration.tile[0], processors // across * held * configuration.tile[1]
                 plan = plan_for(problem_of(compute, m, n, k), configuration, arch)
@@ -73,7 +75,7 @@ def measure(compute: tw.DType) -> dict[str, Any]:
                 d = torch.empty(m, n, dtype=out, device="cuda")
                 views = [x.unsqueeze(-1) for x in (d, a, b)]
                 one, none = accumulator.numpy.type(1), accumulator.numpy.type(0)
-                launcher = matmul_tiles.numbered(0).configure(min_blocks=1)[processors * held, plan.threads]
+                launcher = matmul_tiles.numbered(0).configure(min_blocks=asked)[processors * held, plan.threads]
                 runs[str(configuration), held, k] = (
                     lambda launcher=launcher, views=views, plan=plan, one=one, none=none: launcher(
                         *views, one, none, plan
@@ -86,8 +88,9 @@ def measure(compute: tw.DType) -> dict[str, Any]:
     for name, by_held in found.items():
         depth = int(name.split(",")[0].split("x")[2])
         for held, took in by_held.items():
-            step = (took[str(LONG)] - took[str(SHORT)]) / ((LONG - SHORT) / depth)
-            overhead = took[str(SHORT)] - SHORT / depth * step
+            short, long = SHORT // depth, LONG // depth
+            step = (took[str(long * depth)] - took[str(short * depth)]) / (long - short)
+            overhead = took[str(short * depth)] - short * step
             by_held[held] = {"step_us": step, "overhead_us": overhead}
             print(f"{compute!s:14} {name:40} {held} tiles  {step:7.4f} us a step, {overhead:6.2f} us more", flush=True)
     return found
@@ -97,10 +100,12 @@ def main() -> None:
     """Measure everything and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", nargs="*", help="element types; all without it")
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
     for compute in TYPES:
-        results[str(compute)] = measure(compute)
+        if not options.only or str(compute) in options.only:
+            results[str(compute)] = measure(compute)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -525,7 +525,7 @@ def argument_type(name: str, value: Any, *, is_constexpr: bool, depth: int = 0) 
         return _array_type(value.info)
     if isinstance(value, Static) and isinstance(value.array, ArraySpec):
         return _array_type(replace(value.array.info, static=True))
-    info = describe(value)
+    info = describe(value, name)
     if info is not None:
         return _array_type(info)
     element = scalar_type(value)

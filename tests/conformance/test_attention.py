@@ -381,6 +381,141 @@ def test_warpgroups_compute_all_gradients(
         assert_close(backend.get(ours), of_formula, BF16)
 
 
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_weights_behind_the_last_key_do_not_overflow(backend: Backend) -> None:
+    """Where all scores are near -22, those of the zeros behind the keys would have weights of e^22: no float16."""
+    q, k, v, grad = arrays((1, 1, 1, 70, 70, 64, 64), np.float16)
+    q, k = (1 + q / 100).astype(np.float16), (k / 10 - 2.75).astype(np.float16)
+    expected = known(q, k, v, grad)
+    problem = read_problem("attention", *map(backend.put, (q, k, v)), False, None, None, PLACES)
+    made = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)]
+    given = grad, expected.out.astype(np.float16), expected.lse.astype(np.float32)
+    gradients_on_hopper(problem, [view_of(x) for x in made], (*(view_of(backend.put(x)) for x in given), None), False)
+    for ours, of_formula in zip(made, expected.gradients, strict=True):
+        assert_close(backend.get(ours), of_formula, np.float16, slack=20)  # slopes of both signs, times keys of one
+
+
+# Where sequences begin, heads, sequences that are NaN, and whether blocks add in one order.
+SEQUENCES = [
+    pytest.param([0, 5, 5, 75, 80, 150], [0, 9, 40, 80, 80, 170], (2, 1, 64), (0, 4), True, {"causal": True}),
+    pytest.param([0, 5, 5, 75, 205], [0, 9, 40, 40, 170], (2, 1, 64), (3,), False, {}, marks=SLOW),
+    pytest.param([0, 0, 70, 135, 136], [0, 3, 3, 203, 204], (2, 2, 128), (1,), True, {}, marks=SLOW),
+    pytest.param([0, 70, 71, 200], [0, 130, 133, 200], (2, 1, 128), (1,), True, {"window": (20, 5)}, marks=SLOW),
+    pytest.param([0, 70, 71, 150], [0, 99, 102, 180], (2, 1, 256), (1,), True, {"causal": True}, marks=SLOW),
+    pytest.param([0, 70, 71, 150], [0, 99, 102, 180], (2, 1, 88), (1,), False, {"window": (20, None)}, marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("starts", "key_starts", "heads", "spoiled", "ordered", "options"), SEQUENCES)
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_warpgroups_compute_gradients_of_sequences(
+    backend: Backend, starts: list[int], key_starts: list[int], heads: tuple[int, int, int], spoiled: tuple[int, ...],
+    ordered: bool, options: dict[str, Any],
+) -> None:  # fmt: skip
+    """Some have no tokens or no keys; some are NaN, which tiles of others read: it has no effect on these."""
+    (tokens, keys), (of_tokens, shared, head) = (starts[-1], key_starts[-1]), heads
+    of_keys = (keys, shared, head)
+    q, k, v, grad = normal((tokens, of_tokens, head), of_keys, of_keys, (tokens, of_tokens, head), dtype=BF16)
+    out, lse = np.full(q.shape, np.nan, BF16), np.full(q.shape[1::-1], np.nan, np.float32)
+    parts = [(slice(*starts[n : n + 2]), slice(*key_starts[n : n + 2])) for n in range(len(starts) - 1)]
+    for n in reversed(spoiled):
+        t, s = parts.pop(n)
+        q[t], grad[t], k[s], v[s] = (np.nan,) * 4
+    expected = [known(*(x.swapaxes(0, 1)[None] for x in (q[t], k[s], v[s], grad[t])), **options) for t, s in parts]
+    for (t, _), one in zip(parts, expected, strict=True):
+        out[t], lse[:, t] = one.out[0].swapaxes(0, 1), one.lse[0]
+    at = backend.put(np.array(starts, np.int32)), backend.put(np.array(key_starts, np.int64)), None
+    causal, window = options.get("causal", False), options.get("window")
+    problem = read_problem("attention", *map(backend.put, (q, k, v)), causal, window, None, at)
+    made = [backend.put(np.full_like(x, 7)) for x in (q, k, v)]
+    *views, slope, result = (problem.heads(read("attention", "x", x)) for x in (*made, *map(backend.put, (grad, out))))
+    numbers = problem.numbers(read("attention", "lse", backend.put(lse)))
+    gradients_on_hopper(problem, views, (slope, result, numbers, None), ordered)
+    dq, dk, dv = map(backend.get, made)
+    for (t, s), one in zip(parts, expected, strict=True):
+        for ours, of_formula in zip((dq[t], dk[s], dv[s]), one.gradients, strict=True):
+            assert_close(ours.swapaxes(0, 1)[None], of_formula, BF16)
+
+
+@pytest.mark.parametrize(("head", "ordered"), [(64, True), pytest.param(128, False, marks=SLOW)])
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_warpgroups_compute_gradients_with_numbers_of_keys(backend: Backend, head: int, ordered: bool) -> None:
+    """Keys behind a batch's number may be NaN, and their gradients are 0."""
+    lengths = np.array([37, 0, 150])
+    q, k, v, grad = arrays((3, 1, 1, 70, 140, head, head), BF16)
+    out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
+    expected = []
+    for n, length in enumerate(lengths):
+        k[n, :, length:], v[n, :, length:] = np.nan, np.nan
+        each = slice(n, n + 1)
+        one = known(q[each], k[each, :, :length], v[each, :, :length], grad[each], causal=True)
+        out[each], lse[each] = one.out, one.lse
+        expected.append(one.gradients)
+    at = None, None, backend.put(lengths)
+    problem = read_problem("attention", *map(backend.put, (q, k, v)), True, None, None, at)
+    made = [backend.put(np.full_like(x, np.nan)) for x in (q, k, v)]
+    given = (*(view_of(backend.put(x)) for x in (grad, out, lse)), None)
+    gradients_on_hopper(problem, [view_of(x) for x in made], given, ordered)
+    dq, dk, dv = map(backend.get, made)
+    for n, length in enumerate(lengths):
+        each = slice(n, n + 1)
+        assert not any(x[n, :, length:].any() for x in (dk, dv))
+        for ours, of_formula in zip((dq[each], dk[each, :, :length], dv[each, :, :length]), expected[n], strict=True):
+            assert_close(ours, of_formula, BF16)
+
+
+@pytest.mark.parametrize(
+    ("starts", "key_starts"),
+    [
+        ([0, 300, 40, 300], [0, 300, 40, 300]),  # tokens and keys of the first sequence are those of others too
+        pytest.param([0, 150, 300, 300], [300, -9, 500, 130], marks=SLOW),
+        pytest.param([290, 5, 250, 70], [0, 100, 200, 300], marks=SLOW),
+        pytest.param([200, 240, 290, 290], [170, 180, 190, 250], marks=SLOW),  # nothing is written before and behind
+    ],
+)
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_gradients_end_whatever_offsets_are(backend: Backend, starts: list[int], key_starts: list[int]) -> None:
+    """Blocks wait for others that add before them: offsets that fall must not make them wait for none."""
+    q, k, v, grad = normal(*((300, 1, 64),) * 4, dtype=BF16)
+    first = [np.array([0, 300, 300, 300], np.int32)] * 2  # in host memory others are refused
+    at = [backend.put(x) for x in first]
+    problem = read_problem("attention", *map(backend.put, (q, k, v)), False, None, None, (*at, None))
+    for x, numbers in zip(at, (starts, key_starts), strict=True):
+        x[:] = x.new_tensor(numbers) if hasattr(x, "new_tensor") else numbers
+    made = [backend.put(np.full_like(q, 7)) for _ in "qkv"]
+    views = [problem.heads(read("attention", "x", x)) for x in (*made, *map(backend.put, (grad, np.zeros_like(q))))]
+    lse = problem.numbers(read("attention", "lse", backend.put(np.zeros((1, 300), np.float32))))
+    gradients_on_hopper(problem, views[:3], (*views[3:], lse, None), True)
+    if sorted(starts) == starts and sorted(key_starts) == key_starts:
+        for x, numbers in zip(map(backend.get, made), (starts, key_starts, key_starts), strict=True):
+            assert (x[: numbers[0]] == 7).all() and (x[numbers[-1] :] == 7).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", [64, 88, 128, 256])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (300, 20)}], ids=str)
+def test_many_sequences(head: int, options: dict[str, Any]) -> None:
+    """Tiles as calls choose them; gradients in one order have the same bits."""
+    pytest.importorskip("torch")
+    backend = Gpu()
+    starts = np.cumsum([0, 700, 1, 0, 128, 129, 1900, 64, 63, 333])
+    q, k, v, grad = normal(*((starts[-1], n, head) for n in (4, 2, 2, 4)), dtype=BF16)
+    placed, at = [backend.put(x) for x in (q, k, v)], {"offsets": backend.put(starts.astype(np.int32))}
+    out, lse = tw.attention(*placed, statistics=True, **options, **at)
+    slope = backend.put(grad)
+    results = [
+        tw.attention_backward(slope, *placed, out, lse, **options, **at, deterministic=order)
+        for order in (True, True, False)
+    ]
+    for n in range(len(starts) - 1):
+        t = slice(starts[n], starts[n + 1])
+        one = known(*(x[t].swapaxes(0, 1)[None] for x in (q, k, v, grad)), **options)
+        for gradients in results:
+            for ours, of_formula in zip(gradients, one.gradients, strict=True):
+                assert_close(backend.get(ours)[t].swapaxes(0, 1)[None], of_formula, BF16)
+    assert all((backend.get(a) == backend.get(b)).all() for a, b in zip(*results[:2], strict=True))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("head", [64, 80, 128, 192, 256])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (300, 20)}, {"window": (300, None)}], ids=str)

@@ -27,7 +27,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilewright as tw
-from tilewright.errors import DeviceError
+from tilewright.errors import ArgumentError, DeviceError
 from tilewright.recording import record_launches
 from tilewright.runtime import compiled
 from tilewright.torch.repeats import EXTENSION, guards_of
@@ -326,6 +326,44 @@ def case_gradients_are_told_what_changed() -> None:
         out = combined(x, y, 3.0)
     (found,) = torch.autograd.grad(out.sum(), y)
     equal(found, 6 * y.detach())
+
+
+def freed(n: int, begin: int) -> torch.Tensor:
+    """Return a vector whose memory was freed, as FSDP frees that of parameters; a view's pointer is its offset."""
+    whole = torch.zeros(n + begin)
+    view = whole[begin:]
+    whole.untyped_storage().resize_(0)
+    return view
+
+
+def case_freed_memory_is_refused() -> None:
+    x, y = given(N, N)
+    assert is_repeated(combined, x, y, 2.0)
+    for begin in (0, 64):
+        assert freed(N, begin).data_ptr() == 4 * begin
+        with refused(ArgumentError, "argument 'y' cannot be used: its memory was freed"):
+            combined(x, freed(N, begin), 2.0)
+        with refused(ArgumentError, "argument 'x' cannot be used: its memory was freed"):
+            combined(freed(N, begin).requires_grad_(), y, 2.0)
+    equal(combined(x, y, 2.0), x + 2 * y)
+    assert is_repeated(combined, x, y, 2.0)
+
+
+def case_freed_memory_is_refused_by_launches() -> None:
+    launch, args = combine[2, 256], [*given(N, N, N), 2.0]
+    for _ in range(4):
+        launch(*args)
+    assert launch._replay is not None
+    for begin in (0, 64):
+        for place, name in enumerate("zxy"):
+            changed = list(args)
+            changed[place] = freed(N, begin)
+            for each in (launch, launch.prepare):
+                with refused(ArgumentError, f"argument '{name}' cannot be used: its memory was freed"):
+                    each(*changed)
+    for _ in range(3):
+        launch(*(freed(0, 0) for _ in range(3)), 2.0)  # without elements the pointer is null, too
+    assert launch._replay((*args,), {}) and launch._replay((*(freed(0, 0) for _ in range(3)), 2.0), {})
 
 
 def case_results_without_use() -> None:

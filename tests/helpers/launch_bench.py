@@ -102,11 +102,14 @@ class Ready:
         return self.form
 
 
-def arguments(pointer: int = 4096) -> tuple[Any, ...]:
-    return Tensor((4, 8), pointer=pointer), Tensor((4, 8), pointer=1 << 20), 3
+FIRST, SECOND = 1 << 40, 2 << 40  # pointers: lower ones are looked at in Python, as those of freed memory are
+
+
+def arguments(pointer: int = FIRST) -> tuple[Any, ...]:
+    return Tensor((4, 8), pointer=pointer), Tensor((4, 8), pointer=1 << 45), 3
 
 
 def learnt(bench: Bench) -> Bench:
     assert not bench.compiled(arguments())
-    assert bench.compiled(arguments(8192))
+    assert bench.compiled(arguments(SECOND))
     return bench

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_MOST = 4 << 30  # bytes that one process holds before it collects garbage
+_MOST = 3 << 30  # bytes that one process holds before it collects garbage: two workers fit into 8 GB
 
 
 def is_memory_short(system: Path = Path("/proc")) -> bool:

@@ -1,5 +1,7 @@
 """Arrays of JAX in calls from Python: results are JAX's, and the arguments stay as they are."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,11 @@ from tilewright.errors import ArgumentError
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 KEYS = jax.random.split(jax.random.key(0), 8)
+
+
+@tw.kernel
+def zero(y, x):
+    y[tw.thread_idx.x] = 0
 
 
 def normal(n, *shape, dtype=jnp.float32):
@@ -78,6 +85,23 @@ def test_refused():
         tw.matmul(x, x, out=x + 0)
     with pytest.raises(ArgumentError, match="never change"):
         tw.matmul.prepare(x, x)
+
+
+def test_arrays_that_were_deleted_are_refused_by_name():
+    calls = {
+        "argument 'x'": lambda x: zero[1, 32](np.zeros(32, np.float32), x),
+        "argument 'b'": lambda x: tw.matmul(normal(1, 4, 3), x),
+        "b[0]": lambda x: tw.grouped_matmul([normal(1, 4, 3)], [x]),
+        "x": tw.jax.softmax,
+        "b": lambda x: tw.jax.matmul(normal(1, 4, 3), x),
+    }
+    for name, call in calls.items():
+        x = normal(0, 3, 4)
+        x.delete()
+        with pytest.raises(
+            ArgumentError, match=rf"^{re.escape(name)} cannot be used: its memory was freed: JAX deleted"
+        ):
+            call(x)
 
 
 def test_a_result_in_memory_of_another_library():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers.pages import DOCS
+from tests.unit.runtime.fake_arrays import InterfaceArray
 
 import tilewright as tw
 from tilewright.errors import TilewrightError, TilewrightWarning
@@ -119,6 +120,9 @@ CASES: dict[str, str | Callable[[], object]] = {
     "argument '...' cannot be used: complex128 is not an element type of Tilewright": lambda: launch(
         "out[i] = 1", x=np.ones(64, complex)
     ),
+    "argument '...' cannot be used: its memory was freed: the pointer of an array of shape ... is null": lambda: launch(
+        "out[i] = x[i]", x=InterfaceArray((64,), pointer=None)
+    ),
     "argument '...' is written by the kernel, and the array is read-only": lambda: launch(
         "out[i] = x[i]", out=read_only()
     ),
@@ -126,7 +130,7 @@ CASES: dict[str, str | Callable[[], object]] = {
         "out[i] = x[i]", out=np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (64,), (0,))
     ),
     "arguments '...' and '...' are on different devices": lambda: common_device(
-        [ArrayInfo(0, (1,), (1,), tw.float32, device) for device in ("cpu", 0)],  # type: ignore[arg-type]
+        [ArrayInfo(4096, (1,), (1,), tw.float32, device) for device in ("cpu", 0)],  # type: ignore[arg-type]
         ["out", "x"],
     ),
     "...shape[...] is ..., and the tile of ... does not divide it": lambda: launch(

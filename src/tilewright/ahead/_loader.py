@@ -65,7 +65,8 @@ class Array:
             if x.requires_grad and torch.is_grad_enabled():
                 raise PackageError(f"{where} requires a gradient, and none flows through the kernel: pass x.detach()")
             name = str(x.dtype).rpartition(".")[2]
-            return Array(x.data_ptr(), tuple(x.shape), x.stride(), _TORCH_TYPES.get(name, name), True)
+            data = x.data_ptr() if x.untyped_storage().data_ptr() else 0  # of a view it would be its offset
+            return Array(data, tuple(x.shape), x.stride(), _TORCH_TYPES.get(name, name), True)
         interface = getattr(x, "__cuda_array_interface__", None)
         if interface is None:
             raise PackageError(f"{where} is a {type(x).__name__}, and an array on a GPU is needed")
@@ -113,6 +114,8 @@ class _ArrayArgument:
                 wanted = stride if stride is not None else f"multiples of {step}"
                 raise PackageError(f"{where}: stride {n} is {found.strides[n]}, and the kernel takes {wanted}")
         low, high = found.reach(_BYTES[self.dtype])
+        if not found.data and low < high:
+            raise PackageError(f"{where} has elements, and its memory was freed")
         if not self.wide and (high - low) // _BYTES[self.dtype] > _INT_MAX:
             raise PackageError(f"{where} spans 2**31 elements or more, and the kernel counts them in 32 bits")
         return found

@@ -189,6 +189,7 @@ static inline int check_array(
     }
     int64_t low, high;
     reach(x, rank, bytes, &low, &high);
+    if (x->data == NULL && low < high) return refuse("%s: %s has elements, and its data are NULL", function, name);
     if (!is_wide && (high - low) / bytes > INT32_MAX)
         return refuse("%s: %s spans 2^31 elements or more, and the kernel counts them in 32 bits", function, name);
     return 0;

@@ -227,7 +227,7 @@ def grouped_matmul_combine(x: Any, w: Any, arrived: Any, offsets: Any, out: Any,
 
 
 def _info(function: str, name: str, array: Any) -> ArrayInfo:
-    info = describe(array)
+    info = describe(array, f"{function}: {name}")
     if info is None or not info.shape:
         raise ArgumentError(f"{function}: {name} is an array, got {given(array)}")
     return info

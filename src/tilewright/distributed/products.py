@@ -336,7 +336,7 @@ def size_of(buffer: object, name: str) -> int:
 
 def _matrix(function: str, name: str, array: Any) -> ArrayInfo:
     """Return the description of a matrix with contiguous rows; raise `ArgumentError` for others."""
-    info = describe(array)
+    info = describe(array, f"{function}: {name}")
     if info is None or len(info.shape) != 2:
         raise ArgumentError(f"{function}: {name} is a matrix, got {given(array) if info is None else info.shape}")
     if info.shape[0] and info.strides not in ((info.shape[1], 1), (1, 1)) and name != "w":
@@ -357,7 +357,7 @@ def _product(function: str, shape: tuple[int, ...], w: Any, out: Any, bias: Any 
         raise ArgumentError(f"{function}: out has shape {found.shape}, and the result {(shape[0], columns)}")
     if 0 in (*shape, columns):
         raise ArgumentError(f"{function}: a matrix is empty", help="leave the call out")
-    info = None if bias is None else describe(bias)
+    info = None if bias is None else describe(bias, f"{function}: bias")
     if bias is not None and (info is None or (info.shape, info.strides, info.dtype) != ((columns,), (1,), found.dtype)):
         raise ArgumentError(f"{function}: bias is a contiguous vector of {columns} elements of {found.dtype}")
 

@@ -14,6 +14,7 @@ import jax
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
 from tilewright.jax import foreign
+from tilewright.runtime.arrays import describe
 
 Shapes: TypeAlias = Any  # jax.ShapeDtypeStruct, or a tuple of them
 _Key: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]  # names of arrays, and the other arguments
@@ -75,6 +76,9 @@ class Operator:
         bound = self._signature.bind(*args, **keywords)
         bound.apply_defaults()
         arrays = {name: x for name, x in bound.arguments.items() if isinstance(x, (jax.Array, np.ndarray))}
+        for name, x in arrays.items():
+            if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_deleted():
+                describe(x, name)  # says so
         others = tuple((name, x) for name, x in bound.arguments.items() if name not in arrays)
         try:
             hash(others)

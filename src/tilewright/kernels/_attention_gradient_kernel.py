@@ -20,22 +20,52 @@ longer than a step. `finish_tokens` scales the sums and brings them into the ord
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
+from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, held, held_sequence_of, number_of, slots_of
 
-WARPGROUP = 128
 LOAD, STORE, ADD = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE, tw.atoms.SM90_TMA_REDUCE_ADD
+
+
+class Place(NamedTuple):
+    """A tile of keys, and the tiles of tokens that see it: `begin` to `end`.
+
+    The sequence has `keys` and `tokens`, of which the first ones are those numbers in their arrays; no tokens where the
+    tile has no key. A head has `slots` for tiles of tokens, and the sequence those from `first_slot` on. `is_packed`
+    says that sequences are in one array, and `is_cut` that behind a sequence's keys there may be others, not zeros.
+    """
+
+    tile: Any
+    head: Any
+    batch: Any
+    begin: Any
+    end: Any
+    keys: Any
+    tokens: Any
+    first_key: Any
+    first_token: Any
+    slots: Any
+    first_slot: Any
+    is_packed: bool
+    is_cut: bool
+
+    def last_slot(self, Q, group):
+        """Return the slot of the last tile that sees the keys, in the first head of the group."""
+        return (self.batch * Q.shape[1] + self.head * group) * self.slots + self.first_slot + self.end - 1
 
 
 @tw.kernel
 def gradients_by_warpgroups(
-    dK, dV, sums, turns, K, V, Q, dO, tops, deltas, scale, factor, before, after, together, plan: tw.constexpr
-):
+    dK, dV, sums, turns, K, V, Q, dO, tops, deltas, tokens_at, keys_at, lengths, scale, factor, before, after, together,
+    plan: tw.constexpr,
+):  # fmt: skip
     """Compute a tile of dK and dV, and add its part of dQ to `sums`.
 
     `tops` is lse in units of log 2, and 0 where a token sees no key; behind the last token, tops and deltas have finite
     numbers for a tile more. `scale` has the factor log2(e) and is positive. A key is seen by `before` and `after`
     tokens before and behind the one beside it. Blocks take the tiles of `together` key heads, then those of the next.
+    Sequences are those of `attend_by_warpgroups`; in one array, tops and deltas have numbers for each slot, as sums.
     """
     sKV, sQG = tw.shared(K.dtype, plan.smem_a), tw.shared(K.dtype, plan.smem_b)
     sW, sums_of_step = tw.shared(K.dtype, plan.smem_w), tw.shared(tw.float32, plan.smem_sums)
@@ -47,7 +77,7 @@ def gradients_by_warpgroups(
     )
     full, empty = tw.mbarrier(4, stages=2 * plan.consumers), tw.mbarrier(1, stages=plan.consumers)
     tw.sync_threads()  # the barriers are there
-    place = place_of(K, Q, before, after, together, plan)
+    place = place_of(K, Q, tokens_at, keys_at, lengths, before, after, together, plan)
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
@@ -65,21 +95,33 @@ def gradients_by_warpgroups(
 
 
 @tw.function
-def place_of(K, Q, before, after, together, plan):
-    """Return a block's tile, key head and batch, and the tiles of tokens that see it: begin, end.
+def place_of(K, Q, tokens_at, keys_at, lengths, before, after, together, plan):
+    """Return the place of a block.
 
     Heads whose tokens fit into the L2 cache are taken together, and of these the first keys first, which most tokens of
     a causal mask see.
     """
-    tiles, number = tw.ceil_div(K.shape[2], plan.rows), tw.block_idx.x
+    tiles, number = slots_of(K, keys_at, plan.rows), tw.block_idx.x
     first_head = number // (tiles * together) * together
     beside = tw.minimum(together, K.shape[0] * K.shape[1] - first_head)
     rest = number - first_head * tiles
     tile, head = rest // beside, first_head + rest % beside
-    first = tile * plan.rows + Q.shape[2] - K.shape[2]
+    keys, tokens, first_key, first_token, first_slot = K.shape[2], Q.shape[2], 0, 0, 0
+    if keys_at is not None:
+        row, keys, first_key, sequence = held_sequence_of(tile, keys_at, K.shape[2], plan.rows)
+        first_token, tokens = held(sequence, tokens_at, Q.shape[2])
+        tokens = tw.where(row < keys, tokens, 0)
+        tile, first_slot = row // plan.rows, first_token // plan.columns + sequence
+    elif lengths is not None:
+        keys = number_of(lengths, head // K.shape[1], keys)
+        tokens = tw.where(tile * plan.rows < keys, tokens, 0)
+    first = tile * plan.rows + tokens - keys
     begin = tw.maximum(first - before, 0) // plan.columns
-    end = tw.ceil_div(tw.minimum(Q.shape[2], first + plan.rows + after), plan.columns)
-    return tile, head % K.shape[1], head // K.shape[1], begin, tw.maximum(end, begin)
+    end = tw.maximum(tw.ceil_div(tw.minimum(tokens, first + plan.rows + after), plan.columns), begin)
+    slots = slots_of(Q, tokens_at, plan.columns)
+    is_packed = tokens_at is not None
+    return Place(tile, head % K.shape[1], head // K.shape[1], begin, end, keys, tokens,
+                 first_key, first_token, slots, first_slot, is_packed, is_packed or lengths is not None)  # fmt: skip
 
 
 @tw.function
@@ -89,36 +131,40 @@ def bring(K, V, Q, dO, tops, deltas, sKV, sQG, s_tops, s_deltas, there, state, p
     A block adds behind those of earlier keys. It falls behind them once where all heads of a tile of tokens come in
     turn; with all tokens of a head in turn, those of later keys, which have fewer tokens, would wait at each head.
     """
-    tile, head, batch, begin, end = place
+    tile, head, batch, begin, end = place[:5]
+
+    def rows_of(x, head, first):
+        rows = tw.guarded(x)[batch, head, ...]
+        return tw.domain_offset((first, 0), rows) if place.is_packed else rows
+
     with there.fill() as (_, full):
-        for which, rows in enumerate((K, V)):
-            source = tw.guarded(rows)[batch, head, ...]
-            tw.copy(LOAD, tw.local_tile(source, (plan.rows, plan.head), (tile, 0)), sKV[:, :, which], barrier=full)
+        for which, x in enumerate((K, V)):
+            source = tw.local_tile(rows_of(x, head, place.first_key), (plan.rows, plan.head), (tile, 0))
+            tw.copy(LOAD, source, sKV[:, :, which], barrier=full)
     group = Q.shape[1] // K.shape[1]
     for step in range(end - begin):
         number = end - 1 - step
         for member in range(group):
             of_tokens = head * group + member
             with state.fill() as (stage, full):
-                for which, columns in enumerate((Q, dO)):
-                    source = tw.guarded(columns)[batch, of_tokens, ...]
+                for which, x in enumerate((Q, dO)):
+                    source = rows_of(x, of_tokens, place.first_token)
                     part = tw.local_tile(source, (plan.columns, plan.head), (number, 0))
                     tw.copy(LOAD, part, sQG[:, :, which * plan.stages + stage], barrier=full)
                 for numbers, target in ((tops, s_tops), (deltas, s_deltas)):
-                    source = tw.guarded(numbers)[batch, of_tokens, ...]
-                    tw.copy(LOAD, tw.local_tile(source, (plan.columns,), (number,)), target[:, stage], barrier=full)
+                    source, slot = tw.guarded(numbers)[batch, of_tokens, ...], place.first_slot + number
+                    tw.copy(LOAD, tw.local_tile(source, (plan.columns,), (slot,)), target[:, stage], barrier=full)
 
 
 @tw.function
 def hand_over(Q, sums, sums_of_step, full, empty, K, place, plan):
     """Add what a consumer has computed of dQ to the sums, step by step."""
-    _, head, batch, begin, end = place
-    who, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], tw.ceil_div(Q.shape[2], plan.columns)
-    last = (batch * Q.shape[1] + head * group) * tiles + end - 1
-    for n in range(group * (end - begin)):
+    who, group = tw.warp_id() - 1, Q.shape[1] // K.shape[1]
+    last = place.last_slot(Q, group)
+    for n in range(group * (place.end - place.begin)):
         for piece in tw.static_range(plan.pieces):
             full[2 * who + n % 2].wait((n // 2 * plan.pieces + piece) % 2)
-            add(sums_of_step, sums, last + n % group * tiles - n // group, who, piece, plan)
+            add(sums_of_step, sums, last + n % group * place.slots - n // group, who, piece, plan)
             release([empty[who]])
 
 
@@ -128,13 +174,13 @@ def hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place
 
     While a warp waits for its additions to be done and tells the next block, the other one begins the next step.
     """
-    tile, head, batch, begin, end = place
-    which, group, tiles = tw.warp_id() - 1, Q.shape[1] // K.shape[1], tw.ceil_div(Q.shape[2], plan.columns)
-    last = (batch * Q.shape[1] + head * group) * tiles + end - 1
+    tile, begin, end = place.tile, place.begin, place.end
+    which, group = tw.warp_id() - 1, Q.shape[1] // K.shape[1]
+    last = place.last_slot(Q, group)
     for n in range(which, group * (end - begin), 2):
-        slot, column = last + n % group * tiles - n // group, (end - 1 - n // group) * plan.columns
+        slot, column = last + n % group * place.slots - n // group, (end - 1 - n // group) * plan.columns
         # The blocks of the keys before these that the tokens see come first.
-        before = tile - tw.maximum(column + K.shape[2] - Q.shape[2] - after, 0) // plan.rows
+        before = tile - tw.maximum(column + place.keys - place.tokens - after, 0) // plan.rows
         while tw.load(turns, slot, sem="acquire") != before:
             pass
         for piece in tw.static_range(plan.pieces):
@@ -201,9 +247,9 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_ste
     writer, stages = plan.write.get_slice(of_scores), plan.smem_w.shape[2]
     reader = plan.read.get_slice(of_scores)
 
-    tile, head, batch, begin, end = place
-    first, extent, group = tile * plan.rows, Q.shape[2], Q.shape[1] // K.shape[1]
-    beside = first + extent - K.shape[2]
+    begin, end, group = place.begin, place.end, Q.shape[1] // K.shape[1]
+    first, extent = place.tile * plan.rows, place.tokens
+    beside = first + extent - place.keys
 
     def fragment(mma, *extents):
         return tw.registers(tw.float32, mma.partition_shape(extents, "C"))
@@ -234,12 +280,14 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_ste
     def weigh(scores, stage, column):
         """Compute P, of what tokens see."""
         is_inside = (column + plan.columns <= extent) & (column + plan.columns - 1 <= beside + after)
+        is_inside &= beside + plan.rows <= extent  # the scores behind the last key are 0, and weights may overflow
         if ~(is_inside & (column >= beside + plan.rows - 1 - before)):
             origin = at[0, 0][1] + column
             apart = at[0, 0][0] + beside - origin
             for r in tw.static_range(rows):
                 row = apart + at_of_first[r, 0][0]
                 fewest, behind = row - before, tw.minimum(row + after + 1, extent - origin)
+                behind = tw.where(row < extent - origin, behind, 0)  # the last key is beside the last token
                 for c in tw.static_range(columns):
                     here = at_of_first[0, c][1]
                     scores[r, c] = tw.where((here >= fewest) & (here < behind), scores[r, c], -math.inf)
@@ -336,10 +384,14 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_ste
     else:
         put(0, none)
     there.acquire()
+    if place.is_cut:
+        clear_behind([sKV[:, :, 0], sKV[:, :, 1]], tw.maximum(place.keys - first, 0), plan)
     steps = group * (end - begin)
     column, heads_left = (end - 1) * plan.columns, group
     for n in tw.range(1, steps + 1, unroll=1):
         stage = state.acquire()
+        if place.is_packed:
+            clear_behind([sQG[:, :, stage], sQG[:, :, plan.stages + stage]], extent - column, plan)
         S = fragment(plan.scores, plan.rows, plan.columns)
         if plan.is_divided:  # passed on under this product, and the other half under that of dK
             acc_q = begin_tokens(n - 1, 1)
@@ -365,22 +417,24 @@ def add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_ste
     if steps > 0:
         pass_on(steps, acc_q, plan.parts - 1)
     acc_k *= factor
-    store(dK, acc_k, tile, head, batch, plan)
-    store(dV, acc_v, tile, head, batch, plan)
+    store(dK, acc_k, place, plan)
+    store(dV, acc_v, place, plan)
 
 
 @tw.function
-def store(target, acc, tile, head, batch, plan):
+def store(target, acc, place, plan):
     """Store a consumer's rows."""
-    thread = plan.sums.get_slice(tw.thread_idx.x - WARPGROUP)
-    part = tw.local_tile(tw.guarded(target)[batch, head, ...], (plan.rows, plan.head), (tile, 0))
+    thread, rows = plan.sums.get_slice(tw.thread_idx.x - WARPGROUP), target[place.batch, place.head, ...]
+    if place.is_packed:
+        rows = rows[place.first_key : place.first_key + place.keys, :]
+    part = tw.local_tile(tw.guarded(rows), (plan.rows, plan.head), (place.tile, 0))
     tw.copy(acc.to(target.dtype), thread.partition_C(part))
 
 
 @tw.kernel
-def finish_tokens(dQ, sums, factor, plan: tw.constexpr):
-    """Compute a tile of dQ = factor * sums."""
-    tid, tiles = tw.thread_idx.x, tw.ceil_div(dQ.shape[2], plan.columns)
+def finish_tokens(dQ, sums, tokens_at, factor, plan: tw.constexpr):
+    """Compute a tile of dQ = factor * sums; rows behind a sequence's last token are not written."""
+    tid, tiles = tw.thread_idx.x, slots_of(dQ, tokens_at, plan.columns)
     number, consumer = tw.block_idx.x, tid // WARPGROUP
     buffer = tw.shared(dQ.dtype, plan.smem_tokens)
     acc = tw.registers(tw.float32, plan.tokens.partition_shape((plan.columns, plan.head), "C"))
@@ -390,12 +444,23 @@ def finish_tokens(dQ, sums, factor, plan: tw.constexpr):
         source = sums[number * plan.consumers + consumer, each, tid % WARPGROUP, :]
         tw.copy(tw.local_tile(source, (4,), (0,)), values[each, :])
     acc *= factor
-    writer = plan.write_tokens.get_slice(tid)
-    tw.copy(plan.write_tokens, writer.retile_S(acc.to(dQ.dtype)), writer.partition_D(buffer))
-    tw.fence_proxy_async()
-    tw.sync_threads()
-    if tid == 0:
-        target = tw.guarded(dQ)[number // tiles // dQ.shape[1], number // tiles % dQ.shape[1], ...]
-        tw.copy(STORE, buffer, tw.local_tile(target, (plan.columns, plan.head), (number % tiles, 0)))
-        tw.tma_store_commit()
-        tw.tma_store_wait(0)
+    batch, head, tile, row = number // tiles // dQ.shape[1], number // tiles % dQ.shape[1], number % tiles, 0
+    if tokens_at is not None:
+        row, tokens, first, _ = held_sequence_of(tile, tokens_at, dQ.shape[2], plan.columns)
+        tile = 0
+    if tokens_at is not None and row + plan.columns > tokens:
+        rows = tw.guarded(dQ[batch, head, first : first + tokens, :])
+        part = tw.local_tile(rows, (plan.columns, plan.head), (row // plan.columns, 0))
+        tw.copy(acc.to(dQ.dtype), plan.tokens.get_slice(tid).partition_C(part))
+    else:
+        writer = plan.write_tokens.get_slice(tid)
+        tw.copy(plan.write_tokens, writer.retile_S(acc.to(dQ.dtype)), writer.partition_D(buffer))
+        tw.fence_proxy_async()
+        tw.sync_threads()
+        if tid == 0:
+            target = tw.guarded(dQ)[batch, head, ...]
+            if tokens_at is not None:
+                target = tw.domain_offset((first + row, 0), target)
+            tw.copy(STORE, buffer, tw.local_tile(target, (plan.columns, plan.head), (tile, 0)))
+            tw.tma_store_commit()
+            tw.tma_store_wait(0)

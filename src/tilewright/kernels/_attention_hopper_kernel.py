@@ -20,10 +20,9 @@ import math
 from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
+from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, number_of, sequence_of, slots_of
 
-WARPGROUP = 128
 LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
-VECTOR = 8  # elements
 NOTHING = -(2.0**120)  # the greatest score of no keys: finite, and its product with the scale too
 LN2 = math.log(2)
 GROWTH = 8.0  # powers of two by which weights may exceed 1 before sums are scaled
@@ -88,10 +87,8 @@ class Works:
         return self.tokens_at is not None or self.lengths is not None
 
     def slots(self):
-        """Return how many tiles a head has; of sequences in one array some of them have no row."""
-        if self.tokens_at is None:
-            return tw.ceil_div(self.Q.shape[2], self.plan.rows)
-        return self.Q.shape[2] // self.plan.rows + self.tokens_at.shape[0] - 1
+        """Return how many tiles a head has."""
+        return slots_of(self.Q, self.tokens_at, self.plan.rows)
 
     def count(self):
         """Return how many tiles the block computes."""
@@ -121,9 +118,9 @@ class Works:
         if self.tokens_at is None:
             keys = self.K.shape[2]
             if self.lengths is not None:
-                keys = tw.minimum(tw.maximum(self.lengths[batch].to(tw.int32), 0), keys)
+                keys = number_of(self.lengths, batch, keys)
             return slot * self.plan.rows, self.Q.shape[2], keys, 0, 0
-        return sequence_of(slot, self.tokens_at, self.keys_at, self.Q.shape[2], self.K.shape[2], self.plan)
+        return sequence_of(slot, self.tokens_at, self.keys_at, self.Q.shape[2], self.K.shape[2], self.plan.rows)[:5]
 
     def seen(self, row, head, batch, part, tokens, keys, first_token, first_key):
         """Return the work of a tile."""
@@ -146,31 +143,6 @@ class Works:
 def position(round):
     """Return the block's place in a round of tiles: in the order of blocks, or in every second one opposite."""
     return tw.where(round % 2 == 0, tw.block_idx.x, tw.grid_dim.x - 1 - tw.block_idx.x)
-
-
-@tw.function
-def sequence_of(slot, tokens_at, keys_at, all_tokens, all_keys, plan):
-    """Return a slot's first row, and how many tokens and keys its sequence has, and its first ones.
-
-    Sequence n has the slots from tokens_at[n] // rows + n on: as many as it has tiles, or one more, in which it has
-    neither rows nor keys.
-    """
-
-    def number(at, n, extent):
-        return tw.minimum(tw.maximum(at[n].to(tw.int32), 0), extent)
-
-    least, most = tw.int32(0), tokens_at.shape[0] - 2
-    while least < most:
-        middle = (least + most + 1) // 2
-        if number(tokens_at, middle, all_tokens) // plan.rows + middle <= slot:
-            least = middle
-        else:
-            most = middle - 1
-    first_token, first_key = number(tokens_at, least, all_tokens), number(keys_at, least, all_keys)
-    tokens = tw.maximum(number(tokens_at, least + 1, all_tokens) - first_token, 0)
-    keys = tw.maximum(number(keys_at, least + 1, all_keys) - first_key, 0)
-    row = (slot - first_token // plan.rows - least) * plan.rows
-    return row, tokens, tw.where(row < tokens, keys, 0), first_token, first_key
 
 
 @tw.function
@@ -279,7 +251,7 @@ def consume(works, out, lse, Q, scale, left, right, sQ, sKV, state_q, state_kv, 
         if works.is_cut:  # while all consumers may wait for each other
             v = state_kv.acquire()
             if step == 1:
-                clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
+                clear_behind([sKV[:, :, v]], keys - last * plan.keys, plan)
         if plan.consumers > 1:
             ours.sync()
         begin_scores(q, k)
@@ -328,7 +300,7 @@ def consume(works, out, lse, Q, scale, left, right, sQ, sKV, state_q, state_kv, 
         weights = finish(steps, v)
         v = state_kv.acquire()
         if works.is_cut and steps == 1:
-            clear_behind(sKV[:, :, v], keys - last * plan.keys, plan)
+            clear_behind([sKV[:, :, v]], keys - last * plan.keys, plan)
         begin_sums(weights, v)
         for r in tw.static_range(rows):
             total[r] = tw.reduce(total[r], "add", group=4)
@@ -355,18 +327,6 @@ def consume(works, out, lse, Q, scale, left, right, sQ, sKV, state_q, state_kv, 
         state_q.give_back(q)
     if plan.consumers > 1 and consumer == 0:
         ours.sync()  # the last arrival, which no one waits for
-
-
-@tw.function
-def clear_behind(tile, count, plan):
-    """Clear the rows of V behind a sequence's last key: their weights are 0, and 0 times what is there may be NaN."""
-    if count < plan.keys:
-        zeros, beside, threads = tw.registers(tile.dtype, VECTOR), plan.head // VECTOR, WARPGROUP * plan.consumers
-        tw.clear(zeros)
-        for place in range(count * beside + tw.thread_idx.x - WARPGROUP, plan.keys * beside, threads):
-            tw.copy(zeros, tw.local_tile(tile, (1, VECTOR), (place // beside, place % beside)))
-        tw.fence_proxy_async()  # wgmma reads them
-        tw.named_barrier(1 + 2 * plan.consumers, threads).sync()
 
 
 @tw.function

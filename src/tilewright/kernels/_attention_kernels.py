@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 import tilewright as tw
+from tilewright.kernels._attention_sequences import held_sequence_of
 from tilewright.kernels._row_kernels import LOG2E, LOWEST, held_part, row_number, row_of, wide
 
 LN2 = math.log(2)
@@ -295,22 +296,36 @@ def add_parts(out, lse, sums, numbers, is_early: tw.constexpr, columns: tw.const
 
 
 @tw.kernel
-def sum_products(total, tops, grad, out, lse, subtracted, sums, turns, tiles: tw.constexpr, columns: tw.constexpr):
+def sum_products(
+    total, tops, grad, out, lse, subtracted, sums, turns, tokens_at,
+    rows: tw.constexpr, tiles: tw.constexpr, columns: tw.constexpr,
+):  # fmt: skip
     """Compute sum(grad * out) of each row, less the row's gradient of lse, unless that is None.
 
     `tops` is lse in units of log 2, and 0 where a row sees no key: its weights are exp2(-inf - 0). What total and tops
     have behind the tokens becomes 0, and so do `sums` (batch, heads, tokens and more, head) and `turns`, unless None.
+    With `tokens_at`, a tile of `rows` tokens of a sequence has numbers and sums of its own.
     """
     at, kind = row_number(), wide(out.dtype)
-    parts = [held_part(row_of(x, at), tiles, columns).to(kind) for x in (grad, out)]
-    found = tw.reduce(parts[0] * parts[1], "add", tiles.size)
     heads, tokens = out.shape[1:3]
+    source = at
+    if tokens_at is not None:  # from here on, tokens are those of all tiles
+        all_tokens, tokens = tokens, total.shape[2]
+        row, count, first, _ = held_sequence_of(at % tokens // rows, tokens_at, all_tokens, rows)
+        row += at % tokens % rows
+        token = tw.where(row < count, first + row, 0)
+        source = at // tokens * all_tokens + token
+    parts = [held_part(row_of(x, source), tiles, columns).to(kind) for x in (grad, out)]
+    found = tw.reduce(parts[0] * parts[1], "add", tiles.size)
     place = (at // (heads * tokens), at // tokens % heads, at % tokens)
     if at < out.shape[0] * heads * tokens:
         if tw.thread_idx.x == 0:
+            of_token = place if tokens_at is None else (*place[:2], token)
             if subtracted is not None:
-                found = found - subtracted[place].to(kind)
-            top = lse[place]
+                found = found - subtracted[of_token].to(kind)
+            top = lse[of_token]
+            if tokens_at is not None:
+                found, top = (tw.where(row < count, x, y) for x, y in ((found, 0), (top, -math.inf)))
             total[place], tops[place] = found, tw.where(top == -math.inf, 0, top * kind(LOG2E))
         if place[2] == tokens - 1:
             for token in range(tokens + tw.thread_idx.x, total.shape[2], tiles.size):

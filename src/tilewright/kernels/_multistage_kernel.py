@@ -52,7 +52,8 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
     tw.clear(acc)
     scales = BlockScales(plan, thread, arrays, (m_block, n_block, batch)) if arrays else None
-    sums = tw.registers(acc.dtype, acc.shape) if arrays else acc  # of the products of a tile of K
+    chunk = plan.chunk  # the steps of K whose products are summed by themselves
+    sums = tw.registers(acc.dtype, acc.shape) if chunk else acc
     tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
     tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
 
@@ -66,48 +67,55 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     tw.copy(plan.a.load, tLsA[:, :, 0, 0], tLrA[:, :, 0])
     tw.copy(plan.b.load, tLsB[:, :, 0, 0], tLrB[:, :, 0])
 
-    def start_next(k_tile, start):
-        """Begin to copy the tile that comes `pipe.ahead` tiles later."""
+    def start_next(k_tile, step, start):
+        """Begin the copies that belong to a step, of the tile that comes `pipe.ahead` tiles later."""
         coming, free = k_tile + pipe.ahead, pipe.write_stage(k_tile)
         for loader in loaders:
-            start(loader, coming, free)
-        pipe.commit()
+            if step == (0 if loader is tiles_a else plan.step_of_b):
+                start(loader, coming, free)
+        if step == plan.step_of_b:
+            pipe.commit()
 
     @tw.function
     def multiply(k_tile, start):
         """Multiply a tile of K while the copies of a later one begin."""
         stage = pipe.read_stage(k_tile)
         found = None if scales is None else scales.load(tiles_a.begin + k_tile)
-        if scales is not None:
-            tw.clear(sums)
         # Guards need registers, of which more are free before the next fragments are there.
-        is_early = plan.has_edges
+        is_early = plan.has_edges and not plan.is_scalar
         for k in tw.static_range(steps):
-            if k == 0 and is_early:
-                start_next(k_tile, start)
+            if is_early:
+                start_next(k_tile, k, start)
             if k == steps - 1:  # the next fragments are those of the next tile
                 pipe.wait()
                 stage = pipe.read_stage(k_tile + 1)
             following = (k + 1) % steps
             tw.copy(plan.a.load, tLsA[:, :, following, stage], tLrA[:, :, (k + 1) % held])
             tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
-            if k == 0 and not is_early:
-                start_next(k_tile, start)
-            if plan.parts is None:
+            if not is_early:
+                start_next(k_tile, k, start)
+            if chunk and k % chunk == 0:
+                tw.clear(sums)
+            if plan.is_scalar:
+                multiply_add(sums, rA[0, :, k % held], rB[0, :, k % held])
+            elif plan.parts is None:
                 tw.gemm(plan.mma, sums, rA[:, :, k % held], rB[:, :, k % held], sums)
             else:
-                add_products_of_parts(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
+                add_products_of_parts(plan, sums, rA[:, :, k % held], rB[:, :, k % held])
+            if scales is None and chunk and (k + 1) % chunk == 0:
+                for i in tw.static_range(tw.size(acc)):
+                    acc[i] += sums[i]
         if scales is not None:
             add_scaled(acc, sums, scales.factors(found, 0, tw.size(acc)))
 
     first = 0
-    if plan.has_edges:
+    if plan.has_edges or plan.is_scalar:
         # As long as the copies bring whole tiles of K only rows have to be guarded, and those only at the edges.
         first = tw.maximum(tiles_a.whole_tiles - tiles_a.begin - pipe.ahead, 0)
         if first > 0 and tiles_a.has_all_rows() and tiles_b.has_all_rows():
             for k_tile in range(first):
                 multiply(k_tile, start_whole_tile)
-        elif first > 0:
+        elif (plan.a.guard_rows or plan.b.guard_rows) and first > 0:
             for k_tile in range(first):
                 multiply(k_tile, start_rows)
     for k_tile in range(first, k_tiles):
@@ -116,6 +124,21 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     if plan.parts is not None:
         mend(plan, acc, thread, A, B, (m_block, n_block), (tiles_a.begin * plan.a.depth, tiles_a.depth))
     finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta, matrix)
+
+
+@tw.function
+def multiply_add(acc, a, b):
+    """Compute acc[m, n] += a[m] * b[n], there and back along the mode that has fewer elements.
+
+    Each multiply-add shares an operand with the one before, which the hardware's operand caches need not read again.
+    """
+    rows, columns = tw.size(a), tw.size(b)
+    inner = min(rows, columns)
+    for i in tw.range(max(rows, columns), unroll=True):
+        for j in tw.range(inner, unroll=True):
+            turning = tw.where(i % 2 == 0, j, inner - 1 - j)
+            m, n = (i, turning) if rows > columns else (turning, i)
+            acc[0, m, n] = tw.fma(a[m], b[n], acc[0, m, n])
 
 
 def block_of(plan, extents):

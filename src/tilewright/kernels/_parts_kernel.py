@@ -9,20 +9,14 @@ import tilewright as tw
 
 
 @tw.function
-def add_products_of_parts(plan, acc, a, b):
-    """Add the products of a step of K to the accumulators, each chunk of K summed by itself."""
+def add_products_of_parts(plan, sums, a, b):
+    """Add the products of a step of K to the sums of a chunk."""
     parts_b = parts_of(plan.parts, b)
-    rows, columns = tw.size(acc.shape[1]), tw.size(acc.shape[2])
-    for m in tw.range(rows, unroll=True):
+    for m in tw.range(tw.size(sums.shape[1]), unroll=True):
         # The instructions of a row do not wait for each other.
-        parts_a = parts_of(plan.parts, a[:, m])
-        chunk = tw.registers(acc.dtype, (acc.shape[0], columns))
-        tw.clear(chunk)
+        parts_a, row = parts_of(plan.parts, a[:, m]), sums[:, m, :]
         for i, j in plan.parts.products:
-            tw.gemm(plan.mma, chunk, parts_a[i], parts_b[j], chunk)
-        for n in tw.range(columns, unroll=True):
-            for v in tw.range(tw.size(acc.shape[0]), unroll=True):
-                acc[v, m, n] += chunk[v, n]
+            tw.gemm(plan.mma, row, parts_a[i], parts_b[j], row)
 
 
 def parts_of(how, fragment):

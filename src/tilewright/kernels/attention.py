@@ -222,14 +222,11 @@ def _with_heads_as_tokens(
     return replace(problem, right=UNLIMITED), found, None if lse is None else packed(lse)
 
 
-def family_of(problem: Problem, views: Sequence[View], is_whole: bool = True) -> str:
-    """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller.
-
-    `is_whole` says that those of Hopper take the call's sequences.
-    """
+def family_of(problem: Problem, views: Sequence[View]) -> str:
+    """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller."""
     if isinstance(problem.q.info.device, str):
         return "tiles"
-    return "tiles" if why_not(views, float(problem.factor), is_whole, arch_of(problem.q)) else "hopper"
+    return "tiles" if why_not(views, float(problem.factor), arch_of(problem.q)) else "hopper"
 
 
 def by_warpgroups(
@@ -347,7 +344,8 @@ def _backward(
     others = [problem.heads(x) for x in (problem.q, problem.k, problem.v)]
     lse, *slopes = (problem.numbers(x) for x in numbers)
     slope = slopes[0] if slopes else None
-    if family_of(problem, (grad, *others), not problem.sequences.given()) == "hopper":
+    # The gradient of q is stored by TMA, those of k and v by threads.
+    if all(family_of(problem, (x, *others)) == "hopper" for x in (grad, views[0])):
         gradients_on_hopper(problem, views, (grad, out, lse, slope), ordered)
     else:
         _gradients_by_tiles(problem, views, grad, *numbers_of_tokens(problem, grad, out, lse, slope))
@@ -360,15 +358,22 @@ def numbers_of_tokens(
     lse: View,
     subtracted: View | None = None,
     cleared: tuple[View | None, View | None] = (None, None),
+    tile: int = 0,
 ) -> tuple[View, View]:
-    """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2; clear sums and turns."""
+    """Return sum(grad * out) of each token, less a gradient of lse, and lse in units of log 2; clear sums and turns.
+
+    Of sequences in one array, each tile of so many tokens has numbers of its own, if `tile` is given.
+    """
     *leading, tokens = problem.numbers_shape()
-    shape = (*leading, -(-tokens // 4) * 4 + BEHIND)  # tiles read what is behind; bulk copies begin at 16 bytes
-    delta, tops = (problem.numbers(problem.make(shape)) for _ in range(2))
+    at = problem.sequences.views()[0] if tile else None
+    # Tiles read what is behind; bulk copies begin at 16 bytes.
+    length = -(-tokens // 4) * 4 + BEHIND if at is None else (tokens // tile + problem.count) * tile
+    delta, tops = (problem.numbers(problem.make((*leading, length))) for _ in range(2))
     if 0 not in lse.shape:
         rows = plan_rows(grad.dtype.bits, max(grad.shape[3], 1), alignment_of((grad, out)))
-        launcher(sum_products, rows.grid(math.prod(lse.shape)), rows.block, rows.min_blocks)(
-            delta, tops, grad, out, lse, subtracted, *cleared, rows.tiles, rows.held
+        count = math.prod((lse if at is None else delta).shape)
+        launcher(sum_products, rows.grid(count), rows.block, rows.min_blocks)(
+            delta, tops, grad, out, lse, subtracted, *cleared, at, tile, rows.tiles, rows.held
         )
     return delta, tops
 
@@ -395,10 +400,9 @@ def gradients_on_hopper(
     `given` are the gradient of the result, the result, lse and its gradient.
     """
     q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
-    batch, heads, tokens, head = q.shape
+    batch, heads, _, head = q.shape
     plan = hopper_gradient_plan(q.dtype, head, ordered)
-    head, tiles = plan.head, -(-tokens // plan.columns)
-    blocks = batch * heads * tiles
+    head, blocks = plan.head, blocks_of(problem, q, plan.columns)
     rows, slots = blocks * plan.columns, blocks * plan.consumers
     made = result(problem.function, None, problem.q, (rows * head,), float32)
     counted = result(problem.function, None, problem.q, (blocks,), int32) if ordered else None
@@ -406,18 +410,22 @@ def gradients_on_hopper(
     def seen(x: Operand | None, *shape: int) -> View | None:
         return None if x is None else x.view(shape, tuple(math.prod(shape[n + 1 :]) for n in range(len(shape))))
 
-    cleared = seen(made, batch, heads, rows // (batch * heads), head), seen(counted, batch, heads, tiles)
-    delta, tops = numbers_of_tokens(problem, *given, cleared)
+    cleared = (
+        seen(made, batch, heads, rows // (batch * heads), head),
+        seen(counted, batch, heads, blocks // (batch * heads)),
+    )
+    delta, tops = numbers_of_tokens(problem, *given, cleared, plan.columns)
     dq, dk, dv = found
     of_head = rows // (batch * k.shape[1]) * head * (2 * q.dtype.bytes + float32.bytes)
     together = max(1, min(CACHED // of_head, batch * k.shape[1]))
     factor, values = np.float32(problem.scale), rows * head // slots
-    launcher(gradients_by_warpgroups, -(-k.shape[2] // plan.rows) * k.shape[1] * batch, plan.threads)(
+    places = problem.sequences.views()
+    launcher(gradients_by_warpgroups, blocks_of(problem, k, plan.rows), plan.threads)(
         dk, dv, seen(made, slots, values // 256, 256), seen(counted, blocks), k, v, q, given[0], tops, delta,
-        problem.factor, factor, np.int32(problem.right), np.int32(problem.left), np.int32(together), plan,
+        *places, problem.factor, factor, np.int32(problem.right), np.int32(problem.left), np.int32(together), plan,
     )  # fmt: skip
     threads = 128 * plan.consumers
-    launcher(finish_tokens, blocks, threads)(dq, seen(made, slots, values // 512, 128, 4), factor, plan)
+    launcher(finish_tokens, blocks, threads)(dq, seen(made, slots, values // 512, 128, 4), places[0], factor, plan)
 
 
 def multiprocessors_of(x: Operand) -> int:

@@ -216,11 +216,10 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
     )
 
 
-def why_not(views: Sequence[View], factor: float, is_whole: bool, arch: Arch) -> str | None:
+def why_not(views: Sequence[View], factor: float, arch: Arch) -> str | None:
     """Return why a call cannot be computed by warpgroups, or None if it can.
 
-    `views` are out, q, k and v; `factor` is the scale in units of log 2, and `is_whole` says that the kernel takes the
-    call's sequences: that of gradients only batches that have all of their tokens and keys.
+    `views` are out, q, k and v; `factor` is the scale in units of log 2.
     """
     out, q, _, v = views
     if arch.name != "sm_90a":
@@ -229,8 +228,8 @@ def why_not(views: Sequence[View], factor: float, is_whole: bool, arch: Arch) ->
         return f"wgmma takes A of float16 or bfloat16 from registers, and q is {q.dtype}"
     if not FEWEST <= q.shape[3] <= HEADS[-1] or v.shape[3] != q.shape[3]:
         return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles {FEWEST} to {HEADS[-1]}, the same of both"
-    if not is_whole:
-        return "gradients of a sequence's last tile would be those of the tokens behind it too"
+    if q.shape[3] * q.dtype.bytes % VECTOR_BYTES:
+        return f"TMA stores whole {VECTOR_BYTES} bytes, and heads have {q.shape[3]} elements"
     if not 0 < factor <= _MOST_SCALE:
         return f"scores are scaled after their maximum is taken, and {factor} changes their order or overflows"
     for x in views:

@@ -56,10 +56,7 @@ def _seed(seed: Any) -> Any:
         if not -(1 << 63) <= int(seed) < 1 << 64:
             raise ArgumentError(f"seed is an integer of 64 bits, got {seed}")
         return np.uint64(int(seed) % (1 << 64))
-    try:
-        info = describe(seed)
-    except ArgumentError as error:
-        raise ArgumentError(f"seed cannot be used: {error.summary}", details=error.details, help=error.help) from None
+    info = describe(seed, "seed")
     if info is None or not info.dtype.is_integer or info.dtype.bits < 32 or math.prod(info.shape) != 1:
         what = f"a {type(seed).__name__}" if info is None else f"{info.dtype} of the shape {info.shape}"
         raise ArgumentError(f"seed is an integer, or an array of one integer of 32 or 64 bits, got {what}")

@@ -414,7 +414,7 @@ def _described(name: str, array: Any) -> ArrayInfo:
                 f"{name} requires a gradient, and none flows through grouped_matmul",
                 help=f"pass {name}.detach(), or call it in torch.no_grad(); gradients are grouped products themselves",
             )
-    info = describe(array)
+    info = describe(array, name)
     assert info is not None
     return info
 

@@ -467,10 +467,7 @@ def _describe(name: str, array: Any) -> ArrayInfo:
     if isinstance(array, ArraySpec):
         return array.info
     _check_array(name, array)
-    try:
-        info = describe(array)
-    except ArgumentError as error:
-        raise ArgumentError(f"{name} cannot be used: {error.summary}", details=error.details, help=error.help) from None
+    info = describe(array, name)
     assert info is not None, array
     return info
 

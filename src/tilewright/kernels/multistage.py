@@ -12,7 +12,7 @@ from functools import cache
 from types import MappingProxyType
 
 from tilewright import dtypes as t
-from tilewright.arch import Arch
+from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.kernels._multistage_kernel import matmul_tiles
@@ -81,26 +81,43 @@ _STEPS_US: Mapping[DType, _Table] = MappingProxyType(
             ((32, 64, 16), (1, 2), 4): (0.316, 0.325, 0.574, 0.572),
         },
         t.float32: {
-            ((128, 256, 8), (2, 4), 4): (1.459,),
-            ((128, 128, 8), (2, 4), 4): (0.828,),
-            ((128, 64, 8), (2, 2), 4): (0.491, 0.843, 1.210),
-            ((64, 64, 8), (2, 2), 4): (0.314, 0.546, 0.810, 1.077),
-            ((64, 32, 16), (2, 1), 4): (0.477, 0.715, 1.177, 1.311, 1.675, 1.904, 2.546),
-            ((32, 32, 16), (1, 1), 4): (0.473, 0.527, 0.641, 0.752, 1.087, 1.193, 1.306, 1.473, 2.472, 2.869),
+            ((128, 256, 8), (2, 4), 4): (1.304,),
+            ((128, 128, 8), (2, 4), 4): (0.700,),
+            ((64, 256, 8), (1, 4), 4): (0.831, 1.612),
+            ((128, 64, 8), (2, 2), 4): (0.474, 0.813, 1.120),
+            ((64, 128, 8), (1, 4), 4): (0.455, 0.801, 1.109),
+            ((100, 100, 25), (1, 4), 3): (2.800, 3.913, 5.329),
+            ((64, 64, 8), (2, 2), 4): (0.300, 0.522, 0.771, 1.025),
+            ((64, 64, 8), (1, 2), 4): (0.417, 0.436, 0.749, 0.789, 1.126, 1.141),
+            ((64, 32, 16), (2, 1), 4): (0.499, 0.608, 1.100, 1.161, 1.545, 1.727, 2.120, 2.244),
+            ((32, 32, 16), (1, 1), 4): (
+                0.485,
+                0.546,
+                0.637,
+                0.675,
+                1.019,
+                1.029,
+                1.125,
+                1.264,
+                1.617,
+                1.677,
+                1.766,
+                1.889,
+            ),
         },
     }
 )
 STEP_TIMES = StepTimes(_STEPS_US)
 
-# Of few rows, with more elements a thread than measured tiles of this size have. Not measured yet: the formula of
-# `StepTimes` predicts them.
-_UNMEASURED: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
-    {t.float32: (((64, 128, 8), (1, 4), 4), ((64, 64, 8), (1, 2), 4))}
-)
+# Tilings for sums of splits alone, whose threads are no whole warps, as epilogues need them; and for how many blocks a
+# multiprocessor the compiler shall leave registers, where no edges need them. Of other tilings one will do: left to
+# itself it would spill registers to make room for more. Here it takes more than it needs.
+_BLOCKS: Mapping[Tiling, int] = MappingProxyType({((100, 100, 25), (1, 4), 3): 3})
 
 # How much longer a step of products in parts takes than its products: fragments are cut, and chunks added. What the
 # fastest at 4096 cubed took on an H200 (1.26 times of tf32x3; 1.9 and 1.6 of bf16x6 and bf16x9).
 _CUTTING: Mapping[DType, float] = MappingProxyType({t.tfloat32: 1.26, t.bfloat16: 1.75})
+_CUTTING_LARGE = 1.04  # of tf32x3 in tiles of 128 x 128: 478 us for 100 x 100 x 1000000, 271 for 2048 cubed
 
 # Of products in parts, by the type of a part: those for which NVRTC 13 spills no registers. The parts and the sums of
 # chunks take them, beside the accumulators. The formula of `StepTimes` predicts them.
@@ -141,15 +158,17 @@ class Multistage(Family):
     takes_pairs = True
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
-        """Return the table for the element type, what was measured and what was not, and each with splits of K."""
-        measured, more = _STEPS_US.get(problem.compute, {}), _UNMEASURED.get(problem.compute, ())
-        tilings = (*measured, *more) if problem.parts is None else _IN_PARTS[problem.parts.part]
+        """Return the table for the element type, and each of it with splits of K."""
+        tilings = tuple(_STEPS_US.get(problem.compute, ())) if problem.parts is None else _IN_PARTS[problem.parts.part]
         whole = [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
         if problem.quantises:  # a tile has whole blocks of columns
             whole = [c for c in whole if c.tile[1] // (1 + problem.is_gated) % BLOCK == 0]
+        if problem.blocks:  # a step of K is of one block
+            whole = [c for c in whole if BLOCK % c.tile[2] == 0]
+        alone = [c for c in whole if _tiling(c) not in _BLOCKS]
         if problem.is_gated:  # sums of splits would be of all columns
-            return whole
-        return [*whole, *(c for configuration in whole for c in with_splits(configuration, problem, arch))]
+            return alone
+        return [*alone, *(c for x in whole for c in with_splits(x, problem, arch, _BLOCKS.get(_tiling(x), 4)))]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that the tile loader reads: 4 bytes at a time at least, 8-bit elements along K.
@@ -174,16 +193,18 @@ class Multistage(Family):
     def predict(
         self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
     ) -> Prediction:
-        blocks = resident_blocks(configuration.threads, resources.accumulators, resources.shared_bytes, machine.arch)
+        blocks = _resident(problem, configuration, resources, machine.arch)
         parts = problem.parts
         products = 1 if parts is None else len(parts.products)
         steps_us = STEP_TIMES.steps_us(problem.compute, configuration, blocks, machine, products)
         if parts is not None:
-            steps_us = tuple(_CUTTING[parts.part] * us for us in steps_us)
+            is_large = parts.part is t.tfloat32 and configuration.tile[:2] == (128, 128)
+            steps_us = tuple((_CUTTING_LARGE if is_large else _CUTTING[parts.part]) * us for us in steps_us)
         return predict_waves(problem, configuration, blocks, steps_us, machine)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan, splits = _plan_for(problem, configuration, arch), configuration.splits
+        held = _blocks(problem, configuration, arch)
         numbers: tuple[NumberUse, ...] = ()
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
@@ -191,11 +212,11 @@ class Multistage(Family):
         tile_n //= 1 + problem.is_gated
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * splits
         if splits > 1:
-            first = _kernel(len(problem.blocks))[blocks, plan.threads]
+            first = _kernel(len(problem.blocks), held)[blocks, plan.threads]
             return launch_splits(problem, splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers)
-        launcher = _kernel(further)[blocks, plan.threads]
+        launcher = _kernel(further, held)[blocks, plan.threads]
         parts = Parts(of_rows=-(-problem.n // tile_n), of_columns=-(-problem.m // tile_m))
         return launch_further(problem, parts, launcher, plan, numbers)
 
@@ -205,9 +226,27 @@ def _plan_for(problem: Problem, configuration: Configuration, arch: Arch) -> Pla
 
 
 @cache
-def _kernel(further: int) -> Kernel:
-    # One block a multiprocessor will do: left to itself the compiler spills registers to make room for more.
-    return matmul_tiles.numbered(further).configure(min_blocks=1)
+def _kernel(further: int, blocks: int = 1) -> Kernel:
+    return matmul_tiles.numbered(further).configure(min_blocks=blocks)
+
+
+def _tiling(configuration: Configuration) -> Tiling:
+    return configuration.tile, configuration.warps, configuration.stages
+
+
+def _blocks(problem: Problem, configuration: Configuration, arch: Arch) -> int:
+    """Return for how many blocks a multiprocessor the compiler shall leave registers."""
+    asked = _BLOCKS.get(_tiling(configuration), 1)
+    is_whole = asked == 1 or not _plan_for(problem, configuration, arch).has_edges
+    return asked if is_whole and problem.a.alignment == problem.b.alignment == VECTOR_BYTES else 1
+
+
+def _resident(problem: Problem, configuration: Configuration, resources: Resources, arch: Arch) -> int:
+    """Return how many blocks a multiprocessor holds."""
+    asked, threads, shared = _blocks(problem, configuration, arch), configuration.threads, resources.shared_bytes
+    if asked > 1:
+        return min(asked, resident_blocks(threads, 0, shared, arch))
+    return resident_blocks(threads, resources.accumulators, shared, arch)
 
 
 def _needs_of(operand: Operand) -> LayoutNeeds:

@@ -5,8 +5,10 @@ Tiles of an operand pass from global to shared memory, and from there to the fra
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from itertools import product
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch
@@ -27,7 +29,7 @@ from tilewright.errors import LayoutError
 from tilewright.instructions import cp_async
 from tilewright.kernels.blocks import ScaleReads, scale_reads
 from tilewright.kernels.epilogue import EpiloguePlan, plan_epilogue
-from tilewright.kernels.precision import Parts
+from tilewright.kernels.precision import CHUNK, Parts
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
@@ -94,13 +96,40 @@ class Plan:
         return m, n // self.b.parts
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether single threads multiply, instead of warps."""
+        return self.mma.atom.threads == 1
+
+    @property
+    def step_of_b(self) -> int:
+        """The step of K in which copies of B begin; those of A do in the first.
+
+        Copies take the unit that reads fragments: in one step both would hold up reads which few multiply-adds hide.
+        """
+        return int(self.is_scalar)
+
+    @property
     def held_steps(self) -> int:
         """The steps of K whose fragments have names of their own; only two are alive at a time.
 
         All of a tile's, which the compiler schedules a little better, but for multiply-adds, of which a tile has many,
-        and for fragments that become parts, which take the registers.
+        and for fragments that become parts, which take the registers: then as few as come out even over a tile.
         """
-        return self.tile[2] // self.mma.tile_size(2) if self.mma.atom.threads > 1 and self.parts is None else 2
+        if not self.is_scalar and self.parts is None:
+            return self.steps
+        return next((held for held in range(2, self.steps) if self.steps % held == 0), self.steps)
+
+    @property
+    def steps(self) -> int:
+        """The steps of K of a tile."""
+        return self.tile[2] // self.mma.tile_size(2)
+
+    @property
+    def chunk(self) -> int:
+        """The steps of K whose products are summed from 0, before they are added to the accumulators; 0 for all."""
+        if self.blocks:
+            return self.steps
+        return CHUNK // self.mma.tile_size(2) if self.parts is not None else 0
 
     @property
     def has_edges(self) -> bool:
@@ -193,16 +222,17 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
     """Return the instruction spread over the warps.
 
     Each warp takes two atoms of 8 columns at a time, as many as one ldmatrix of four matrices fills. Without a matrix
-    instruction a warp is 8 x 4 threads, with four neighbouring rows and columns each, read by 16 bytes.
+    instruction single threads multiply, with four neighbouring rows and columns each, read by 16 bytes.
     """
     atom = instruction_for(problem.compute, problem.a.dtype, problem.b.dtype, arch)
     if atom is None:
         raise LayoutError(f"{arch.name} has no instruction for {problem.compute}")
     along_m, along_n = configuration.warps
     if atom.threads == 1:
-        threads, wide = (8 * along_m, 4 * along_n), VECTOR_BYTES // problem.a.dtype.bytes
-        quads = tuple(Layout((count, wide), (wide, 1)) for count in threads)
-        return make_tiled_mma(atom, (*threads, 1), (*quads, None))
+        wide = VECTOR_BYTES // problem.a.dtype.bytes
+        threads = _threads_for(configuration, wide)
+        quads = tuple(Layout((threads[mode].size, wide), (wide, 1)) for mode in (0, 1))
+        return make_tiled_mma(atom, threads, (*quads, None))
     m, _, k = atom.shape_mnk
     if m == 8:  # 8 x 8 x 4, read by ordinary loads
         return make_tiled_mma(atom, (along_m, along_n, 1))
@@ -214,6 +244,29 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
         # pairs of neighbours. The order in which it counts K does not matter: its pairs are elements 4 apart.
         order = Layout((2, 4, k // 8), (4, 1, 8))
     return make_tiled_mma(atom, (along_m, along_n, 1), (16 * along_m, 16 * along_n, order))
+
+
+def _threads_for(configuration: Configuration, wide: int) -> Layout:
+    """Return the threads (M, N, 1) that multiply, each of them `wide` neighbours along both modes at a time.
+
+    Warps are 4 x 8 or 8 x 4 threads, whichever read fewer elements; eight neighbours, which shared memory serves at a
+    time, are 4 x 2 or 2 x 4. Where no whole warps share the tile evenly, as many threads as do, at most those of the
+    warps: 5 x 25 of 128 for 100 x 100, so that the last warp has less than 32.
+    """
+    along_m, along_n = configuration.warps
+    counts = [extent // wide for extent in configuration.tile[:2]]
+    reads = {
+        counts[0] // (m * along_m) + counts[1] // (n * along_n): (m, n)
+        for m, n in ((8, 4), (4, 8))
+        if counts[0] % (m * along_m) == counts[1] % (n * along_n) == 0
+    }
+    if reads:
+        m, n = reads[min(reads)]
+        lanes = (1, m) if m < n else (n, 1)
+        return Layout(((m, along_m), (n, along_n), 1), ((lanes[0], 32), (lanes[1], 32 * along_m), 0))
+    shares = ([own for own in range(1, count + 1) if count % own == 0] for count in counts)
+    m, n = max((x for x in product(*shares) if math.prod(x) <= configuration.threads), key=math.prod)
+    return Layout((m, n, 1))
 
 
 # How CuTe's names spell the element types.
@@ -304,6 +357,8 @@ def _copy_in(operand: Operand, tile: tuple[int, int], threads: int, arch: Arch, 
     along, across = (tile[1], tile[0]) if operand.major != "MN" else tile
     while True:
         beside = min(along // width, threads)  # threads along the contiguous mode
+        if threads % beside:
+            beside = math.gcd(along // width, threads)
         if threads % beside == 0 and across % (threads // beside) == 0 and along % (beside * width) == 0:
             break
         if width == 1:
@@ -349,9 +404,12 @@ def _padded(dtype: DType, tile: tuple[int, int], stages: int, *, is_fma: bool) -
     """Return the layout of a tile contiguous along its rows, whose columns begin in different banks.
 
     Matrix instructions read four columns of K at once, eight elements of 4 bytes of each, or four of 8: padding by 8
-    (or 4) puts them side by side in the banks. Multiply-adds read along one column, and padding by 16 bytes serves the
-    copies: eight elements of a row of K go to eight columns, four rows at once.
+    (or 4) puts them side by side in the banks. Multiply-adds read along one column, and an odd number of 16 bytes in a
+    column serves the copies: eight elements of a row of K go to eight columns, four rows at once.
     """
     rows, depth = tile
-    column = rows + (VECTOR_BYTES // dtype.bytes if is_fma else 4 if dtype.bits == 64 else 8)
+    column = rows + (4 if dtype.bits == 64 else 8)
+    if is_fma:
+        wide = VECTOR_BYTES // dtype.bytes
+        column = (rows // wide | 1) * wide
     return Layout((rows, depth, stages), (1, column, column * depth))

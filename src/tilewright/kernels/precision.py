@@ -8,8 +8,8 @@ tfloat32, as long as the parts do not fall below the type's smallest number, 2**
 tfloat32: then |r| is at most one such number (for tfloat32) or half of it.
 
 A kernel sums the products of parts that `Parts.products` lists, the smallest first, for some k (a *chunk*), and adds
-the sums of chunks with float32 additions. A chunk is what an instruction takes (8 for tfloat32 and 16 for bfloat16), or
-in the Hopper kernel a tile of K:
+the sums of chunks with float32 additions. A chunk is `CHUNK` elements of K, one instruction after the other where one
+takes less (8 for tfloat32), or in the Hopper kernel a tile of K:
 
     acc <- acc + (((x_1 y_0 + x_0 y_1) + x_0 y_0) over the chunk)        here of "tf32x3"
 
@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType, bfloat16, tfloat32
 
+CHUNK = 16
 Product = tuple[int, int]  # numbers of a part of A and of a part of B; part 0 is the largest
 
 

@@ -148,10 +148,7 @@ def host_array(array: Any, name: str) -> Array:
         return array
     if hasattr(array, "detach"):  # torch's, on whatever stream
         array = array.detach().cpu()
-    try:
-        info = describe(array)
-    except ArgumentError as error:
-        raise ArgumentError(f"{name} cannot be used: {error.summary}", details=error.details, help=error.help) from None
+    info = describe(array, name)
     if info is None:
         raise ArgumentError(f"{name} is a {type(array).__name__}, and an array is expected")
     if isinstance(info.device, int):

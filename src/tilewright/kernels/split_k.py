@@ -27,8 +27,8 @@ _THREADS, _MOST_WAYS = 256, 16
 _BUSY = 512  # threads that keep a multiprocessor's loads under way
 
 
-def with_splits(configuration: Configuration, problem: Problem, arch: Arch) -> list[Configuration]:
-    """Return a configuration with splits of K, as many as give each multiprocessor one block, two, and four.
+def with_splits(configuration: Configuration, problem: Problem, arch: Arch, most: int = 4) -> list[Configuration]:
+    """Return a configuration with splits of K, as many as give each multiprocessor one block, two, and `most`.
 
     None where there are blocks enough without splits, or where K is short.
     """
@@ -36,7 +36,7 @@ def with_splits(configuration: Configuration, problem: Problem, arch: Arch) -> l
     tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
     steps = -(-problem.k // k)
     found = set()
-    for blocks in (1, 2, 4):
+    for blocks in (1, 2, most):
         splits = min(blocks * gpu_of(arch).multiprocessors // max(tiles, 1), steps // LEAST_STEPS)
         splits -= splits % _ROUND if splits > _ROUND else 0
         if splits > 1:

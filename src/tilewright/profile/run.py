@@ -219,7 +219,7 @@ def _simulating(
 
 
 def analyze(
-    launch: Callable[..., None],
+    launch: Any,  # Any: a launcher, whose module imports this one
     args: Sequence[Any],  # Any: kernel arguments
     kwargs: Mapping[str, Any],
 ) -> Profile:
@@ -228,8 +228,10 @@ def analyze(
     A `tw.spec` is replaced by an array of zeros. Arrays on a GPU are copied. Raises `CheckError` if the kernel is
     wrong.
     """
-    given = [_on_host(value) for value in (*args, *kwargs.values())]
     names = list(kwargs)
+    declared = [*launch.kernel.__signature__.parameters][launch.kernel.bound :]
+    called = [declared[n] if n < len(declared) else f"argument {n}" for n in range(len(args))] + names
+    given = [_on_host(value, name=name) for name, value in zip(called, (*args, *kwargs.values()), strict=True)]
     positional, named = given[: len(args)], dict(zip(names, given[len(args) :], strict=True))
     with _unchanged(given), simulate(profile=True) as run:
         launch(*positional, **named)
@@ -241,10 +243,10 @@ def with_data(value: Any) -> Any:  # Any: a kernel argument
     return _on_host(value, np.random.default_rng(0))
 
 
-def _on_host(value: Any, random: np.random.Generator | None = None) -> Any:
+def _on_host(value: Any, random: np.random.Generator | None = None, *, name: str = "") -> Any:
     """Return an argument that the simulator takes: arrays of a GPU copied, specs as zeros, the rest as it is."""
     if isinstance(value, Static):
-        return replace(value, array=_on_host(value.array, random))
+        return replace(value, array=_on_host(value.array, random, name=name))
     if isinstance(value, ArraySpec):
         array = _zeros(value)
         if random is not None and value.info.dtype.is_float:
@@ -253,10 +255,10 @@ def _on_host(value: Any, random: np.random.Generator | None = None) -> Any:
     structure = None if adapter_for(value) is not None else structure_of(value)
     if structure is not None:
         before = structure.parts(value)
-        parts = [_on_host(part, random) for part in before]
+        parts = [_on_host(part, random, name=structure.path(name, n)) for n, part in enumerate(before)]
         # One that holds no array of a GPU may be a compile-time argument: it stays the object that it is.
         return value if all(a is b for a, b in zip(parts, before, strict=True)) else structure.make(parts)
-    info = describe(value)
+    info = describe(value, name)
     if info is None or not info.is_cuda:
         return value
     from tilewright.runtime.memory import copy_to_host

@@ -34,6 +34,10 @@ Layouts = tuple[Union[ArrayLayout, None], ...]  # of the arrays of a call, None 
 LEGACY_STREAM = 1  # the default stream's handle in the two array protocols; the driver takes it as well
 _WIDE_SPAN = 2**31  # element offsets from here on need 64 bits
 
+# No GPU's memory begins below this address, so a lower pointer is looked at closer: where PyTorch's memory was freed,
+# that of a view is the view's offset.
+LOW_ADDRESSES = 1 << 33
+
 # Alignment is worth knowing up to the widest access: the greatest power of two, up to 16, that divides a number with
 # these low four bits.
 ALIGNMENT = tuple(n & -n or VECTOR_BYTES for n in range(VECTOR_BYTES))
@@ -85,6 +89,8 @@ class ArrayInfo:
     `owner` keeps the memory alive. `stream` is the stream that the array's producer says its contents are
     ready on, None where it says nothing; the framework's current stream is another matter. `static` arrays
     have their whole layout compiled in.
+
+    Raises `ArgumentError` for an array that has elements and whose memory was freed.
     """
 
     pointer: int
@@ -96,6 +102,13 @@ class ArrayInfo:
     stream: int | None = None
     static: bool = False
     owner: object = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.pointer and 0 not in self.shape:
+            raise ArgumentError(
+                f"its memory was freed: the pointer of an array of shape {self.shape} is null",
+                help="allocate and fill it before the call; parameters that FSDP has resharded, by unshard()",
+            )
 
     @property
     def rank(self) -> int:
@@ -206,13 +219,19 @@ def _stride_class(extent: int, stride: int, widest: int) -> StrideClass:
     return StrideClass(None, _divisor(stride, widest))
 
 
-def describe(array: object) -> ArrayInfo | None:
+def describe(array: object, name: str = "") -> ArrayInfo | None:
     """Return what is known of an array, or None for what is not an array.
 
-    Raises `ArgumentError` for an array that no kernel can take, such as one of complex numbers.
+    Raises `ArgumentError`, in which it has a `name`, for an array that no kernel can take, such as one of complex
+    numbers.
     """
     adapter = adapter_for(array)
-    return None if adapter is None else adapter.describe(array)
+    try:
+        return None if adapter is None else adapter.describe(array)
+    except ArgumentError as error:
+        if not name:
+            raise
+        raise ArgumentError(f"{name} cannot be used: {error.summary}", details=error.details, help=error.help) from None
 
 
 def common_device(infos: Sequence[ArrayInfo], names: Sequence[str]) -> Device:
@@ -318,6 +337,8 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
         pointer, strides = tensor.data_ptr(), tuple(tensor.stride())
     except RuntimeError:
         raise ArgumentError(f"it is a tensor of layout {tensor.layout}, which has no strides and no pointer") from None
+    if pointer < LOW_ADDRESSES and not tensor.untyped_storage().data_ptr():
+        pointer = 0
     return ArrayInfo(
         pointer=pointer,
         shape=tuple(tensor.shape),
@@ -415,6 +436,13 @@ def _ordinal_of_pointer(pointer: int) -> int:
 
 
 def _describe_dlpack(array: Any) -> ArrayInfo:
+    # Arrays of JAX are immutable, which their capsules do not say.
+    is_jax = type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+    if is_jax and array.is_deleted():
+        raise ArgumentError(
+            f"its memory was freed: JAX deleted this array of shape {array.shape}",
+            help="call it with what replaced the array: a function of jax.jit deletes the arguments that it donates",
+        )
     kind, ordinal = array.__dlpack_device__()
     if kind not in (*CPU_KINDS, *CUDA_KINDS):
         raise ArgumentError(f"it is on DLPack device kind {int(kind)}, neither a CPU nor a CUDA device")
@@ -429,15 +457,13 @@ def _describe_dlpack(array: Any) -> ArrayInfo:
         except (TypeError, BufferError, RuntimeError) as error:
             raise ArgumentError(f"its library does not show it by DLPack: {error}") from error
     tensor = read_capsule(capsule)
-    # JAX arrays are immutable, which its capsules do not say.
-    immutable = type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
     return ArrayInfo(
         pointer=tensor.pointer,
         shape=tensor.shape,
         strides=tensor.strides,
         dtype=tensor.dtype,
         device=device,
-        writable=tensor.writable and not immutable,
+        writable=tensor.writable and not is_jax,
         stream=stream,
         owner=capsule,
     )

@@ -148,7 +148,7 @@ def _read(tensor: _Tensor, writable: bool) -> DLPackTensor:
     else:
         strides = row_major(shape)
     return DLPackTensor(
-        pointer=(tensor.data or 0) + tensor.byte_offset,
+        pointer=tensor.data + tensor.byte_offset if tensor.data else 0,
         shape=shape,
         strides=strides,
         dtype=_element_type(tensor.dtype),

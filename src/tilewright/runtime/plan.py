@@ -11,6 +11,8 @@ int and a layout it is::
             p0 = a0.data_ptr()
             s0 = a0.shape
             ...                                                     # the same for a1
+            if p0 < 8589934592 and 0 not in s0 or p1 < 8589934592 and 0 not in s1:
+                describe((a0, a1, a2, a3))
             identity = (
                 s0, a0.is_contiguous() or a0.stride(), a0.dtype, a0.get_device(),
                 s1, a1.is_contiguous() or a1.stride(), a1.dtype, a1.get_device(),
@@ -25,8 +27,8 @@ int and a layout it is::
 All that a kernel is specialised on follows from shapes, strides, element types, devices, constants and the alignment of
 pointers. For each combination of them what follows is worked out once and kept as a `Call`; later calls find it, and
 with it what runs them, by one look into a table. Pointers that are all aligned to 16 bytes, which is the rule, take one
-test. A plan refuses other types itself, with None: that is faster than to look the plan up by the types of each call's
-arguments.
+test. A low address may be that of freed memory, and is looked at closer. A plan refuses other types itself, with None:
+that is faster than to look the plan up by the types of each call's arguments.
 
 A list, tuple, dict, NamedTuple or dataclass is taken apart by the same function, down to its leaves::
 
@@ -54,6 +56,7 @@ from tilewright.runtime import driver
 from tilewright.runtime.arrays import (
     ALIGNMENT,
     LEGACY_STREAM,
+    LOW_ADDRESSES,
     Adapter,
     ArrayClass,
     ArrayInfo,
@@ -497,8 +500,10 @@ def _compile_read(
     values: list[str] = []
     pointers: list[str] = []
     described: list[str] = []
+    low: list[str] = []
     names: dict[str, Any] = {"alignment": ALIGNMENT, "freeze": freeze, "calls": plan.calls, "typed_keys": _typed_keys}
     names |= {"classify": plan.classify, "explain": plan.explain, "class_number": class_number}
+    names["describe"] = plan._describe_leaves
     tops = [f"a{n}" for n in range(len(arguments))]
     opening, leaves = _take_apart(tops, arguments, args, names)
     for n, (role, a) in enumerate(zip(plan.roles, leaves, strict=True)):
@@ -513,9 +518,13 @@ def _compile_read(
             identity += [f"s{n}", _identity_of_array(n, a, role)]
             pointers.append(f"p{n}")
             values.append(f"p{n}")
-            described += [] if role.adapter.fast else [f"i{n}"]
+            if role.adapter.fast:
+                low.append(f"p{n} < {LOW_ADDRESSES} and 0 not in s{n}")
+            else:
+                described.append(f"i{n}")
     alignments = _tuple([f"alignment[{p} & 15]" for p in pointers])
     identity += [f"({' | '.join(pointers)}) & 15 and {alignments}"] if pointers else []
+    statements += [f"if {' or '.join(low)}: describe({_tuple(leaves)})"] if low else []
     lines = [
         f"def read({', '.join(tops)}):",
         *(f"    {line}" for line in opening),

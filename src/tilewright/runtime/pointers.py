@@ -16,7 +16,7 @@ from tilewright.dtypes import uint64
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_all
 from tilewright.pickling import Refused
-from tilewright.runtime.arrays import Adapter, ArrayInfo, adapter_for, common_device
+from tilewright.runtime.arrays import Adapter, ArrayInfo, adapter_for, common_device, describe
 from tilewright.runtime.options import shown
 from tilewright.runtime.views import View, view_class
 
@@ -92,13 +92,10 @@ def addresses(arrays: Sequence[Any]) -> View:  # Any: arrays of any library
 
 
 def _info(n: int, array: Any) -> ArrayInfo:
-    adapter = adapter_for(array)
-    if adapter is None:
+    info = describe(array, f"tw.addresses: arrays[{n}]")
+    if info is None:
         raise ArgumentError(f"tw.addresses: arrays[{n}] is {shown(array)}, which is not an array")
-    try:
-        return adapter.describe(array)
-    except ArgumentError as error:
-        raise ArgumentError(f"tw.addresses: arrays[{n}]: {error.summary}", help=error.help) from None
+    return info
 
 
 def reached(infos: dict[str, ArrayInfo]) -> dict[str, ArrayInfo]:

@@ -214,7 +214,7 @@ def _memories(arrays: Sequence[tuple[Any, ArrayInfo, str]]) -> tuple[tuple[_Arra
         members = [reach[4] for reach in group]
         for n in members:
             info = arrays[n][1]
-            kept = replace(info, pointer=0, stream=None, owner=None)
+            kept = replace(info, pointer=_ALIGNMENT, stream=None, owner=None)  # not null, which it may not be
             found[n] = _Array(len(memories), info.pointer - low, kept)
         memories.append(_memory([arrays[n] for n in members], low, high))
     return tuple(x for x in found if x is not None), tuple(memories)

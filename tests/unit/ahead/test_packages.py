@@ -179,6 +179,7 @@ def test_the_driver_is_asked_for_what_the_kernel_says(written, fake, way):
 
 REFUSED = [
     ("axpy", [row(100, 0x7F0000000002), 1.0, row(100, OTHER)], "y begins at 0x7f0000000002"),
+    ("axpy", [row(100, 0), 1.0, row(100, OTHER)], "y has elements, and "),
     ("axpy", [row(100, step=2), 1.0, row(100, OTHER)], "stride 0 "),
     ("axpy", [row(2**31 + 8), 1.0, row(100, OTHER)], "spans 2"),
     ("axpy", [row(-1), 1.0, row(100, OTHER)], "extent 0 "),

@@ -314,6 +314,17 @@ def test_explain_shows_blocks_and_sums() -> None:
     assert found.problem.promotes and not fast.problem.promotes and exactly.problem.promotes
 
 
+def test_steps_of_float32_lie_in_one_block() -> None:
+    """A step of 25 of K would take part in two blocks, and be multiplied by the scales of the first."""
+    a, b = tw.spec(tw.float32, (100, 100_000)), tw.spec(tw.float32, (100_000, 100))
+    scales = {"scale_a": tw.spec(tw.float32, (100, 782)), "scale_b": tw.spec(tw.float32, (782, 100))}
+    depths = {
+        bool(given): {c.configuration.tile[2] for c in tw.matmul.explain(a, b, arch="sm_90a", **given).candidates}
+        for given in ({}, scales)
+    }
+    assert 25 in depths[False] and depths[True] == {8, 16}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -31,6 +31,7 @@ from tilewright.kernels.hopper_plan import HopperConfiguration, StreamConfigurat
 from tilewright.kernels.multistage import Multistage
 from tilewright.launch import _Variant
 from tilewright.recording import record_launches, trace_launches
+from tilewright.runtime import compiled as launcher
 
 MEGABYTE = 1 << 20
 STREAM = 77
@@ -58,6 +59,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     def compiled(lowered: Lowered, source: CudaSource) -> Any:
         return SimpleNamespace(cubin=b"", name=source.name)
 
+    launcher.wait()  # a launcher that is built in the middle of a test takes the place of Python's
     monkeypatch.setattr(choice, "FAMILIES", (Multistage(),))
     entry._signature.cache_clear()
     monkeypatch.setattr(Lowered, "_compile", compiled)

@@ -16,7 +16,7 @@ from tilewright.atoms.arithmetic import round_tf32, truncate_tf32
 from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import plan_for
-from tilewright.kernels.precision import PARTS, Parts
+from tilewright.kernels.precision import CHUNK, PARTS, Parts
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.runtime.memory import DeviceArray
 
@@ -42,7 +42,8 @@ def parts_of(x: Array, how: Parts) -> list[Array]:
     return parts
 
 
-def chunk_of(how: Parts) -> int:
+def width_of(how: Parts) -> int:
+    """Return how much of K an instruction takes."""
     return 8 if how.part is tw.tfloat32 else 16
 
 
@@ -65,12 +66,13 @@ def product(a: Array, b: Array, how: Parts, add: Callable[[Array, Array], Array]
     """Return a @ b of finite numbers as `precision` defines it."""
     parts_a, parts_b = parts_of(a, how), parts_of(b, how)
     sums = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    for first in range(0, a.shape[1], chunk_of(how)):
-        step = slice(first, first + chunk_of(how))
+    for first in range(0, a.shape[1], CHUNK):
         chunk = np.zeros_like(sums)
-        for i, j in how.products:
-            terms = parts_a[i][:, None, step].astype(np.float64) * parts_b[j].T[None, :, step]
-            chunk = add(terms, chunk)
+        for k in range(first, min(first + CHUNK, a.shape[1]), width_of(how)):
+            step = slice(k, k + width_of(how))
+            for i, j in how.products:
+                terms = parts_a[i][:, None, step].astype(np.float64) * parts_b[j].T[None, :, step]
+                chunk = add(terms, chunk)
         sums = sums + chunk
     return sums
 
@@ -129,8 +131,9 @@ TINY = {"tf32x3": 2.0**-136, "bf16x6": 2.0**-134, "bf16x9": 2.0**-134}  # of a n
 def bound(a: Array, b: Array, how: Parts) -> Array:
     """Return the bound on the error that the documentation states."""
     a, b = np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)
-    k, chunk = a.shape[1], chunk_of(how)
-    units = -(-k // chunk) + 2 * (chunk + 3) + {"tf32x3": 8, "bf16x6": 2, "bf16x9": 0}[how.name]
+    k, width = a.shape[1], width_of(how)
+    cut = (CHUNK // width - 1) * len(how.products) + 1  # instructions whose sums hold products of first parts
+    units = -(-k // CHUNK) + 2 * cut * (width + 3) + {"tf32x3": 8, "bf16x6": 2, "bf16x9": 0}[how.name]
     tiny = 1.01 * TINY[how.name] * (a.sum(1)[:, None] + b.sum(0)[None])
     return units * UNIT * (a @ b) + tiny + (k + 1) * 2.0**-149
 

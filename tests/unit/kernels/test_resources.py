@@ -8,7 +8,7 @@ import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.model import Machine
-from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.multistage import Multistage, _blocks
 from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.precision import PARTS
 from tilewright.kernels.problem import Configuration, Operand, Problem
@@ -49,7 +49,7 @@ def cases() -> list[tuple[str, tuple[int, int, int], str, Configuration]]:
             tiles = [x[3].tile for x in found if x[0] == name and x[3].splits > 1]
             if candidate.rejection is None and configuration.splits > 1 and configuration.tile not in tiles:
                 found.append((name, extents, "KK", configuration))
-    for name in ("bfloat16", "tf32", "float64", "tf32x3", "bf16x9"):
+    for name in ("bfloat16", "tf32", "float32", "float64", "tf32x3", "bf16x9"):
         for majors in ("MM", "KM"):
             problem = problem_of(name, (4093, 4095, 4091), majors)
             first = next(c for c in Multistage().candidates(problem, Machine.of(H200)) if c.rejection is None)
@@ -76,6 +76,8 @@ def test_nothing_spills(name: str, extents: tuple[int, int, int], majors: str, c
         d, problem, further = matrix(m, n, "K", accumulator, configuration.splits), sums_problem(problem), []
     plan = plan_for(problem, configuration, H200)
     one = accumulator.numpy.type(1)
-    launcher = matmul_tiles.numbered(len(further)).configure(min_blocks=1)[1, plan.threads]
+    launcher = matmul_tiles.numbered(len(further)).configure(min_blocks=_blocks(problem, configuration, H200))[
+        1, plan.threads
+    ]
     resources = launcher.resources(d, a, b, one, one, plan, *further, arch="sm_90a")
     assert not resources.spills and resources.local_bytes == 0, resources

@@ -20,7 +20,16 @@ class TorchDType(NamedTuple):
         return f"torch.{self.name}"
 
 
+class _Storage(NamedTuple):
+    pointer: int
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+
 class _Tensor:
+    is_freed = False
+
     def __init__(
         self,
         shape: tuple[int, ...],
@@ -40,6 +49,9 @@ class _Tensor:
 
     def data_ptr(self) -> int:
         return self.pointer
+
+    def untyped_storage(self) -> _Storage:
+        return _Storage(0 if self.is_freed else self.pointer)
 
     def stride(self) -> tuple[int, ...]:
         return self._strides

@@ -22,8 +22,18 @@ from tests.unit.runtime.fake_arrays import (
 
 from tilewright.dtypes import bfloat16, bool_, float16, float32, float64, int8, int32, uint16
 from tilewright.errors import ArgumentError
-from tilewright.runtime.arrays import ArrayInfo, Static, StrideClass, adapter_for, common_device, describe
-from tilewright.runtime.dlpack import _DataType, _element_type, read_capsule
+from tilewright.runtime.arrays import (
+    ArrayInfo,
+    Static,
+    StrideClass,
+    _torch_adapter,
+    adapter_for,
+    common_device,
+    describe,
+)
+from tilewright.runtime.dlpack import _DataType, _element_type, _get_pointer, _Managed, make_capsule, read_capsule
+from tilewright.runtime.plan import Signature
+from tilewright.runtime.views import view_class
 
 
 def info_of(array: object) -> ArrayInfo:
@@ -108,14 +118,14 @@ def test_alignment(offset: int, alignment: int) -> None:
 
 
 def test_a_stride_of_zero_on_one_element_is_no_broadcast() -> None:
-    kind = ArrayInfo(0, (1, 2), (0, 0), float32, 0).specialisation
+    kind = ArrayInfo(4096, (1, 2), (0, 0), float32, 0).specialisation
     assert kind.strides == (StrideClass(None, 4), StrideClass(0, 4))
 
 
 def test_wide_arrays() -> None:
-    assert not ArrayInfo(0, (2**31,), (1,), int8, 0).specialisation.wide
-    assert ArrayInfo(0, (2**31 + 1,), (1,), int8, 0).specialisation.wide
-    assert ArrayInfo(0, (2, 2), (-(2**31), 1), int8, 0).specialisation.wide
+    assert not ArrayInfo(4096, (2**31,), (1,), int8, 0).specialisation.wide
+    assert ArrayInfo(4096, (2**31 + 1,), (1,), int8, 0).specialisation.wide
+    assert ArrayInfo(4096, (2, 2), (-(2**31), 1), int8, 0).specialisation.wide
 
 
 # PyTorch, CuPy
@@ -209,6 +219,59 @@ def test_interface(fake_cuda: FakeCuda) -> None:
     assert info_of(InterfaceArray((0,), pointer=None)).pointer == 0
 
 
+class Null(DLPackArray):
+    """An array whose library shows a null pointer, `offset` bytes behind which its elements are."""
+
+    def __init__(self, shape: tuple[int, ...], offset: int = 0) -> None:
+        super().__init__(np.empty(0, np.float32))
+        self.shape, self.offset = shape, offset
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = make_capsule(0, self.shape, float32, 1, 0, None)
+        shown = ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed))[0]
+        shown.tensor.byte_offset = self.offset
+        return capsule
+
+
+def freed(*shape: int, pointer: int = 0) -> Any:
+    tensor = Tensor(shape, pointer=pointer)
+    tensor.is_freed = True
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        freed,
+        lambda *shape: freed(*shape, pointer=64),
+        lambda *shape: freed(*shape, pointer=2**32),
+        lambda *shape: CupyArray(shape, tuple(2 for _ in shape), pointer=0),
+        lambda *shape: InterfaceArray(shape, pointer=None),
+        lambda *shape: Null(shape),
+        lambda *shape: Null(shape, 64),
+        lambda *shape: view_class(_torch_adapter())(0, shape, (1,) * len(shape), float32, 0, True, None),
+        lambda *shape: Static(freed(*shape)),
+    ],
+)
+def test_freed_memory_is_refused_where_there_are_elements(fake_cuda: FakeCuda, make: Any) -> None:
+    signature = Signature(["y", "x"])
+    for y in (np.zeros(1), Tensor((1,))):
+        for x in (make(4), make(0), make(4), make(0), make(2, 3), make()):
+            if x.shape == (0,) if hasattr(x, "shape") else x.array.shape == (0,):
+                assert signature.read((y, x))[1][1][1] in (0, 64, 2**32)
+                continue
+            with pytest.raises(ArgumentError, match="^argument 'x' cannot be used: its memory was freed: .* is null"):
+                signature.read((y, x))
+
+
+def test_a_low_address_may_be_memory() -> None:
+    signature = Signature(["x"])
+    for pointer in (16, 4096, 2**33 - 16, 2**33):
+        call, values, _ = signature.read((Tensor((4,), pointer=pointer),))[1]
+        assert values == (pointer,)
+        assert call is signature.read((Tensor((4,), pointer=1 << 45),))[1][0]
+
+
 def test_interface_set_on_the_object(fake_cuda: FakeCuda) -> None:
     holder = SimpleNamespace(__cuda_array_interface__=InterfaceArray((4,), "|b1").__cuda_array_interface__)
     assert info_of(holder).dtype is bool_
@@ -298,7 +361,7 @@ def test_dlpack_on_another_kind_of_device() -> None:
 
 
 def test_jax_arrays_are_read_only() -> None:
-    kind = type("ArrayImpl", (DLPackArray,), {"__module__": "jaxlib.xla_extension"})
+    kind = type("ArrayImpl", (DLPackArray,), {"__module__": "jaxlib.xla_extension", "is_deleted": lambda self: False})
     assert not info_of(kind(np.zeros(4))).writable
 
 
@@ -318,7 +381,7 @@ def test_static() -> None:
 
 
 def test_common_device() -> None:
-    cpu, first, second = (ArrayInfo(0, (4,), (1,), float32, device) for device in ("cpu", 0, 1))  # type: ignore[arg-type]
+    cpu, first, second = (ArrayInfo(4096, (4,), (1,), float32, device) for device in ("cpu", 0, 1))  # type: ignore[arg-type]
     assert common_device([first, first], ["a", "b"]) == 0
     assert common_device([], []) == "cpu"
     with pytest.raises(ArgumentError) as caught:

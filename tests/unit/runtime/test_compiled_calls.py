@@ -201,6 +201,46 @@ def test_what_a_kernel_captures_is_seen_to_change(
     assert (len(launched), len(by_c), fake_cuda.loaded) == (4, 2, 2)
 
 
+@pytest.mark.parametrize("name", ["softmax", "rms_norm, statistics", "matmul"])
+def test_freed_memory_is_refused_by_calls_that_c_makes(
+    name: str, torch: Library, launched: list[Any], by_c: list[Any]
+) -> None:
+    function, arguments = FUNCTIONS[name]
+    for _ in range(3):
+        args, options = arguments(torch)
+        function(*args, **options)
+    assert by_c
+    del launched[:], by_c[:]
+    for place in range(len(args)):
+        for pointer in (0, 64):  # that of a view is its offset
+            args, options = arguments(torch)
+            args[place].pointer, args[place].is_freed = pointer, True
+            with pytest.raises(ArgumentError, match="cannot be used: its memory was freed"):
+                function(*args, **options)
+    assert not launched and not by_c
+    args, options = arguments(torch)
+    function(*args, **options)
+    assert by_c and not launched
+
+
+def test_launches_with_freed_memory_are_refused(
+    scale: tw.Kernel, torch: Library, launched: list[Any], by_c: list[Any]
+) -> None:
+    x, y, empty = torch((64,)), torch((64,)), torch((0,))
+    empty.pointer = 0
+    for _ in range(3):
+        scale[1, 32](x, y, 5, 0.5, "scale")
+        scale[1, 32](x, empty, 0, 0.5, "scale")
+    assert (len(launched), len(by_c)) == (4, 2)
+    assert by_c[-1][2] == bytes(8)  # C makes also launches of an array without elements
+    del launched[:], by_c[:]
+    for pointer in (0, 64):
+        y.pointer, y.is_freed = pointer, True
+        with pytest.raises(ArgumentError, match="^argument 'x' cannot be used: its memory was freed"):
+            scale[1, 32](x, y, 5, 0.5, "scale")
+    assert not launched and not by_c
+
+
 def test_python_launches_until_it_is_built(
     scale: tw.Kernel, torch: Library, launched: list[Any], by_c: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.launch_bench import NAMES, SLOTS, Bench, Tensor, arguments, learnt
+from tests.helpers.launch_bench import FIRST, NAMES, SECOND, SLOTS, Bench, Tensor, arguments, learnt
 from tests.helpers.shown_to_c import why_not_compiled
 
 from tilewright.dtypes import int32
@@ -101,9 +101,9 @@ def test_arrays_that_share_memory_are_left_to_python() -> None:
     bench.pairs = ((0, 1, -128, 128),)
     learnt(bench)
     for apart in (-128, 128, 4096):
-        assert bench._replay(arguments((1 << 20) + apart), {})
+        assert bench._replay(arguments((1 << 45) + apart), {})
     for apart in (-112, 0, 112):
-        assert not bench._replay(arguments((1 << 20) + apart), {})
+        assert not bench._replay(arguments((1 << 45) + apart), {})
 
 
 def test_a_compile_time_argument_that_changes_its_hash_is_another_one() -> None:
@@ -127,20 +127,20 @@ def test_a_compile_time_argument_that_changes_its_hash_is_another_one() -> None:
 def test_kinds_that_never_repeat_are_not_collected(bench: Bench) -> None:
     learnt(bench)
     for n in range(3000):
-        bench.compiled((Tensor((4, 8 + n), pointer=4096), *arguments()[1:]))
-    again = Tensor((4, 8 + 2999), pointer=4096), *arguments()[1:]
+        bench.compiled((Tensor((4, 8 + n), pointer=FIRST), *arguments()[1:]))
+    again = Tensor((4, 8 + 2999), pointer=FIRST), *arguments()[1:]
     assert bench.compiled(again)
 
 
 def test_a_kind_that_repeats_is_learnt_after_many_that_do_not(bench: Bench) -> None:
     learnt(bench)
     for n in range(4200):
-        bench.compiled((Tensor((4, 8 + n), pointer=4096), *arguments()[1:]))
-    late = Tensor((5, 8), pointer=4096), *arguments()[1:]
+        bench.compiled((Tensor((4, 8 + n), pointer=FIRST), *arguments()[1:]))
+    late = Tensor((5, 8), pointer=FIRST), *arguments()[1:]
     by_c = [bench.compiled(late) for _ in range(100)]
     assert not any(by_c[:2])  # few are added
     assert all(by_c[-20:])
-    new = Tensor((6, 8), pointer=4096), *arguments()[1:]
+    new = Tensor((6, 8), pointer=FIRST), *arguments()[1:]
     assert [bench.compiled(new) for _ in range(2)] == [False, True]
 
 
@@ -302,7 +302,7 @@ def test_attributes_and_tensor_maps_are_passed() -> None:
 
         def __call__(self, layouts: Any, values: tuple[Any, ...]) -> bytes:
             self.made += 1
-            return bytes([values[0] >> 12 & 255]) * 128 + bytes([values[2]]) * 128
+            return bytes([values[0] >> 40]) * 128 + bytes([values[2]]) * 128
 
     class WithMaps(Bench):
         def record(self, configuration: int, handle: int, parameters: Any) -> int:
@@ -320,9 +320,9 @@ def test_attributes_and_tensor_maps_are_passed() -> None:
     bench.maps = []
     learnt(bench)
     made = maps.made
-    for pointer in (4096, 4096, 8192, 4096):
+    for pointer in (FIRST, FIRST, SECOND, FIRST):
         assert bench._replay(arguments(pointer), {})
-        assert bench.maps[-1] == (bytes([pointer >> 12]) * 128, bytes([3]) * 128)
+        assert bench.maps[-1] == (bytes([pointer >> 40]) * 128, bytes([3]) * 128)
     assert maps.made == made + 3
 
 
@@ -403,7 +403,7 @@ def test_nothing_is_leaked(again: Any) -> None:
     bench = again.bench
     args, values = arguments(), (4096, 8192, 123456789)
     bench.record = lambda *_: 0  # type: ignore[method-assign]
-    unknown = (Tensor((4, 9)), *args[1:])
+    unknown = (Tensor((4, 9), pointer=FIRST), *args[1:])
     counted = [
         *args[:2],
         Tensor,
@@ -454,7 +454,7 @@ def test_threads_launch_at_once(bench: Bench) -> None:
 
     def record(configuration: int, handle: int, parameters: Any) -> int:
         pointer, number = (ctypes.c_uint64.from_address(parameters[0]), ctypes.c_int32.from_address(parameters[2]))
-        assert pointer.value == 4096 * number.value, (pointer, number)
+        assert pointer.value == FIRST * number.value, (pointer, number)
         seen[number.value - 1] += 1
         return 0
 
@@ -462,7 +462,7 @@ def test_threads_launch_at_once(bench: Bench) -> None:
     failed: list[BaseException] = []
 
     def run(number: int) -> None:
-        args = Tensor((4, 8), pointer=4096 * number), Tensor((4, 8), pointer=1 << 20), number
+        args = Tensor((4, 8), pointer=FIRST * number), Tensor((4, 8), pointer=1 << 45), number
         barrier.wait()
         try:
             for _ in range(2000):
@@ -486,7 +486,7 @@ def test_a_forked_process_launches_too(bench: Bench) -> None:
     child = os.fork()
     if child == 0:
         is_launched = (
-            bench._replay(arguments(), {}) and bench.compiled(arguments(8192)) and len(bench.seen) == launched + 2
+            bench._replay(arguments(), {}) and bench.compiled(arguments(SECOND)) and len(bench.seen) == launched + 2
         )
         os._exit(0 if is_launched else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -55,7 +55,7 @@ FIELDS: dict[str, Any] = {
     "rank": st.integers(0, 2),
     "shape": st.sampled_from([(4, 8), (4, 16), (1, 8), (8, 4)]),
     "strides": st.sampled_from([None, (8, 1), (16, 2), (1, 1), (0, 1), (-8, 1)]),
-    "pointer": st.sampled_from([4096, 8192, 1 << 45]),
+    "pointer": st.sampled_from([1 << 40, 1 << 44, 1 << 45]),
     "offset": st.sampled_from([0, 4, 8, 16]),
     "dtype": st.sampled_from(["float32", "float16", "int32"]),
     "index": st.sampled_from([0, 1]),
@@ -173,7 +173,7 @@ def test_arguments_are_read_as_python_reads_them(program: tuple[list[str], list[
 # ---- what makes a call another one ---
 
 
-BASE: dict[str, Any] = {"rank": 2, "shape": (4, 8), "strides": (16, 2), "pointer": 4096, "offset": 0}
+BASE: dict[str, Any] = {"rank": 2, "shape": (4, 8), "strides": (16, 2), "pointer": 1 << 40, "offset": 0}
 BASE |= {"dtype": "float32", "index": 0, "kind": Tensor}
 OTHER: dict[str, Any] = {"rank": 1, "shape": (4, 6), "strides": (16, 1), "offset": 4}
 OTHER |= {"dtype": "float16", "index": 1, "kind": PARAMETER}

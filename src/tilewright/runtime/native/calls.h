@@ -3,6 +3,7 @@
 #define MAX_ADDED 4096   /* kinds added with none met again: such calls seldom repeat, and from there on */
 #define SKIPPED 64       /* one of so many is added, so that calls that repeat later are met */
 #define MAX_READERS 4    /* types of arrays */
+#define LOW_ADDRESSES (UINT64_C(1) << 33) /* as in arrays.py: of freed memory, or Python looks closer */
 
 /* DLPack's DLTensor and DLPackExchangeAPI, version 1. */
 typedef struct {
@@ -134,7 +135,12 @@ static int gather_array(Gathered *g, PyObject *argument, ReadArray read) {
     words[g->word_count++] = (uint64_t)array.code | (uint64_t)array.bits << 8 | (uint64_t)array.lanes << 16 |
                              (uint64_t)array.rank << 32 | (low & (~low + 1)) << 48;
     words[g->word_count++] = (uint64_t)(uint32_t)array.device_type << 32 | (uint32_t)array.device_id;
-    for (int n = 0; n < array.rank; n++) words[g->word_count++] = (uint64_t)array.shape[n];
+    int is_empty = 0;
+    for (int n = 0; n < array.rank; n++) {
+        is_empty |= !array.shape[n];
+        words[g->word_count++] = (uint64_t)array.shape[n];
+    }
+    if (pointer < LOW_ADDRESSES && !is_empty) return 0;
     for (int n = 0; n < array.rank; n++) words[g->word_count++] = (uint64_t)array.strides[n];
     g->values[g->value_count++] = (Value){'p', {.pointer = pointer}};
     return 1;
