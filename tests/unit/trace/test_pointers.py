@@ -175,7 +175,7 @@ def test_refusals(call, words):
         ([], "at least one array"),
         (np.zeros(3), "a list of at least one array"),
         ([np.zeros(3), 3], r"arrays\[1\] is 3, which is not an array"),
-        ([np.zeros(3, complex)], r"arrays\[0\]: complex128"),
+        ([np.zeros(3, complex)], r"arrays\[0\] cannot be used: complex128"),
     ],
 )
 def test_what_addresses_refuses(arrays, words):
