@@ -22,7 +22,8 @@ def number_of(numbers, n, extent):
 def sequence_of(slot, tokens_at, keys_at, all_tokens, all_keys, rows):
     """Return a slot's first row, how many tokens and keys its sequence has, its first ones, and its number.
 
-    It has no keys in slots that have no row of it.
+    It has no keys in slots that have no row of it. Its offsets are not held back: no block of the forward pass waits
+    for another, and holding them would spill registers there.
     """
     least, *_ = search(tokens_at, all_tokens, in_slots(slot, rows))
     first_token, first_key = number_of(tokens_at, least, all_tokens), number_of(keys_at, least, all_keys)

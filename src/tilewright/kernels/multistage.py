@@ -90,20 +90,7 @@ _STEPS_US: Mapping[DType, _Table] = MappingProxyType(
             ((64, 64, 8), (2, 2), 4): (0.300, 0.522, 0.771, 1.025),
             ((64, 64, 8), (1, 2), 4): (0.417, 0.436, 0.749, 0.789, 1.126, 1.141),
             ((64, 32, 16), (2, 1), 4): (0.499, 0.608, 1.100, 1.161, 1.545, 1.727, 2.120, 2.244),
-            ((32, 32, 16), (1, 1), 4): (
-                0.485,
-                0.546,
-                0.637,
-                0.675,
-                1.019,
-                1.029,
-                1.125,
-                1.264,
-                1.617,
-                1.677,
-                1.766,
-                1.889,
-            ),
+            ((32, 32, 16), (1, 1), 4): (0.485, 0.546, 0.637, 0.675, 1.02, 1.03, 1.13, 1.26, 1.62, 1.68, 1.77, 1.89),
         },
     }
 )
@@ -204,7 +191,6 @@ class Multistage(Family):
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan, splits = _plan_for(problem, configuration, arch), configuration.splits
-        held = _blocks(problem, configuration, arch)
         numbers: tuple[NumberUse, ...] = ()
         if isinstance(problem.epilogue, ElementFunction):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
@@ -212,11 +198,11 @@ class Multistage(Family):
         tile_n //= 1 + problem.is_gated
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * splits
         if splits > 1:
-            first = _kernel(len(problem.blocks), held)[blocks, plan.threads]
+            first = _kernel(len(problem.blocks), _blocks(problem, configuration, arch))[blocks, plan.threads]
             return launch_splits(problem, splits, arch, first, plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         further = len(problem.blocks) + len(problem.operands) + len(problem.further) + len(numbers)
-        launcher = _kernel(further, held)[blocks, plan.threads]
+        launcher = _kernel(further)[blocks, plan.threads]
         parts = Parts(of_rows=-(-problem.n // tile_n), of_columns=-(-problem.m // tile_m))
         return launch_further(problem, parts, launcher, plan, numbers)
 

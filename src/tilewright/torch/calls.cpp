@@ -158,7 +158,7 @@ static bool put_tensor(const State &state, PyObject *input, Call &call) {
     call.tensors.push_back(x);
     if (!state.repeats) return true;
     uint64_t low = (uint64_t)(uintptr_t)x.mutable_data_ptr(), same = 0;
-    if (low >> 33 == 0 || call.word_count + 2 * x.dim() + 8 > MAX_WORDS) return false;
+    if (low >> 33 == 0 /* LOW_ADDRESSES of calls.h */ || call.word_count + 2 * x.dim() + 8 > MAX_WORDS) return false;
     for (const Tensor &other : call.tensors) /* one array in two places; a function may ask whether it is one object */
         same = same << 2 | (uint64_t)other.is_same(x) << 1 |
                (uint64_t)(other.mutable_data_ptr() == x.mutable_data_ptr());
