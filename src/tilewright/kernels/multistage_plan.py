@@ -250,8 +250,8 @@ def _threads_for(configuration: Configuration, wide: int) -> Layout:
     """Return the threads (M, N, 1) that multiply, each of them `wide` neighbours along both modes at a time.
 
     Warps are 4 x 8 or 8 x 4 threads, whichever read fewer elements, 4 x 8 where both read the same; eight neighbours,
-    which shared memory serves at a time, are 4 x 2 or 2 x 4. Where no whole warps share the tile evenly, as many threads
-    as do, at most those of the warps: 5 x 25 of 128 for 100 x 100, so that the last warp has less than 32.
+    which shared memory serves at a time, are 4 x 2 or 2 x 4. Where no whole warps share the tile evenly, as many
+    threads as do, at most those of the warps: 5 x 25 of 128 for 100 x 100, so that the last warp has less than 32.
     """
     along_m, along_n = configuration.warps
     counts = [extent // wide for extent in configuration.tile[:2]]
