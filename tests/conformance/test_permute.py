@@ -48,6 +48,33 @@ def test_elements(backend: Backend, dtype: tw.DType) -> None:
         check(backend, numbered(shape, dtype), axes)
 
 
+RUNS = {  # shapes and orders in which columns or rows of a tile have several runs
+    "of columns": ((8, 5, 3, 70), (3, 2, 1, 0)),
+    "of rows": ((70, 3, 5, 8), (3, 2, 1, 0)),
+    "of both": ((16, 3, 5, 4), (3, 1, 2, 0)),
+    "by one mode": ((4, 37, 8), (2, 1, 0)),
+    "of several matrices": ((4, 3, 9, 2, 32), (0, 4, 2, 3, 1)),
+    "that no power of two divides": ((6, 5, 3, 12), (3, 2, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES[:-1], ids=str)
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.spread(6)
+def test_runs(backend: Backend, runs: str, dtype: tw.DType) -> None:
+    shape, axes = RUNS[runs]
+    check(backend, numbered(shape, dtype), axes)
+
+
+@pytest.mark.parametrize("dtype", TYPES[:-1], ids=str)
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 12, 16])
+@pytest.mark.spread(6)
+def test_few_that_lie_together(backend: Backend, count: int, dtype: tw.DType) -> None:
+    """Channels last to channels first and back: threads have a vector of each channel."""
+    for shape, axes in (((2, 301, count), (0, 2, 1)), ((2, count, 301), (0, 2, 1)), ((count, 4096 // count), (1, 0))):
+        check(backend, numbered(shape, dtype), axes)
+
+
 LAYOUTS = {
     "a whole": ((8, 24), (24, 1), 0, (0, 1)),
     "padded": ((8, 24), (40, 1), 0, (1, 0)),
@@ -62,6 +89,9 @@ LAYOUTS = {
     "a number": ((), (), 0, ()),
     "modes of one": ((1, 6, 1, 4), (9, 4, 3, 1), 0, (3, 2, 0, 1)),
     "windows that overlap": ((20, 8), (1, 1), 0, (1, 0)),
+    "three together at odd places": ((2, 45, 3), (137, 3, 1), 1, (0, 2, 1)),
+    "three planes, every other": ((2, 3, 45), (280, 90, 2), 1, (0, 2, 1)),
+    "runs at odd places": ((8, 3, 5, 9), (150, 45, 9, 1), 1, (3, 2, 1, 0)),
 }
 
 

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import ALL, FLOAT8, uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError
-from tilewright.kernels._permute_kernels import THREADS, copy_rows, transpose_tiles
+from tilewright.kernels._permute_kernels import THREADS, copy_interleaved, copy_rows, transpose_tiles
 from tilewright.kernels.operands import Operand, Shape, join_modes, launcher, read, result
 from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
@@ -20,6 +20,10 @@ from tilewright.runtime.views import View
 
 _BITS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
 _ROW = 128  # threads of a block that copies rows
+_LINE = 256  # bytes of y that a tile's columns are
+_FAR = 8192  # bytes between rows
+_LARGE = 1 << 26  # bytes of an array
+_TOGETHER = 16  # the most elements that a thread has a vector of each of
 _HELD = 64  # bytes of a row that a thread has under way
 
 
@@ -40,6 +44,12 @@ class Move:
     def fastest(self) -> int:
         """The mode along which neighbours of x are nearest."""
         return min(range(len(self.extents)), key=lambda n: (abs(self.source[n]), -n))
+
+    @property
+    def is_far(self) -> bool:
+        """Whether a tile's rows are far apart in both arrays, and these much larger than the cache."""
+        steps = abs(self.source[-1]), abs(self.to[self.fastest])
+        return min(steps) * self.size >= _FAR and math.prod(self.extents) * self.size >= _LARGE
 
     def widened(self) -> Move:
         """Return the move of wider elements, as far as runs of neighbours in both arrays are whole ones."""
@@ -79,23 +89,31 @@ class TilePlan:
     load: Any
     store: Any
     threads: int
+    runs: tuple[int, int]  # that a column of the tile has in x, and a row in y
 
 
 @lru_cache(maxsize=256)
-def tile_plan(size: int, rows: int, columns: int) -> TilePlan:
+def tile_plan(
+    size: int, rows: int, columns: int, run: tuple[int | None, int | None] = (None, None), is_far: bool = False
+) -> TilePlan:
     """Return the tile in shared memory, and who reads and writes what of it; extents are those of the two modes.
 
     A vector is n elements of 16 bytes. Reading elements of a column, the lanes of a warp are in rows that are n apart,
     so the vectors of a row change places with the number of its group of n rows: vector v of row r is where
     v ^ (r / n % 8) would be. A short mode makes the tile longer along the other.
+
+    `run` are the extents of both modes where columns or rows are of several runs. Then, and where rows are far apart
+    in large arrays (`is_far`), rows and columns have 256 bytes: memory takes longer for half of that at a time.
     """
     each = VECTOR_BYTES // size
-    least, usual = (8 * each, max(64, 8 * each))
+    least, usual, most = 8 * each, max(64, 8 * each), THREADS
+    if is_far or run != (None, None):
+        usual, most = max(usual, _LINE // size), 2 * THREADS
     tall = max(each, min(usual, _power(rows)))
     wide = max(least, min(usual * usual // tall, _power(columns)))
     tall = max(each, min(usual * usual // wide, _power(rows)))
     vectors, log2 = wide // each, {n: n.bit_length() - 1 for n in (each, wide)}
-    threads = min(THREADS, tall * vectors)
+    threads = min(most, tall * vectors)
     smem = tw.composition(tw.Swizzle(3, log2[each], log2[wide]), tw.row_major((tall, wide)))
     across = min(vectors, threads)  # neighbouring threads on a row of x
     down = max(min(8, tall // each), threads // wide)  # and on a row of y
@@ -103,7 +121,8 @@ def tile_plan(size: int, rows: int, columns: int) -> TilePlan:
         tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout((threads // n, n), (n, 1)), tw.Layout((1, each)))
         for n in (across, down)
     )
-    return TilePlan(smem, load, store, threads)
+    runs = (tall // (run[0] or tall), wide // (run[1] or wide))
+    return TilePlan(smem, load, store, threads, runs)
 
 
 def _power(extent: int) -> int:
@@ -152,18 +171,97 @@ def _copy(target: Operand, source: Operand, shape: Shape, strides: Shape) -> Non
         )
         _copy_rows(move, y, x)
         return
-    batch = [n for n in range(last) if n != fastest]
+    mode = interleaved(move)
+    if mode is not None:
+        _interleave(move, mode, target, source)
+        return
+    beside = neighbours(move)
+    batch = [n for n in range(last) if n not in (fastest, *beside)]
+    (rows, run), (columns, across) = (_joined(move, n, near) for n, near in zip((last, fastest), beside, strict=True))
+    plan = tile_plan(move.size, rows, columns, (run, across), move.is_far)
 
-    def seen(x: Operand, steps: Shape, pair: Shape) -> View:
-        modes = (*batch, *pair)
-        return x.view(tuple(move.extents[n] for n in modes), tuple(steps[n] for n in modes), kind)
+    def seen(x: Operand, steps: Shape, first: int, near: int | None, second: int, extent: int) -> View:
+        """Return the array as matrices: `first`, and which of its runs, by the other mode, `extent` numbers."""
+        modes = [*batch, first, *([] if near is None else [near]), second]
+        return x.view((*(move.extents[n] for n in modes[:-1]), extent), tuple(steps[n] for n in modes), kind)
 
-    rows, columns = move.extents[last], move.extents[fastest]
-    plan = tile_plan(move.size, rows, columns)
     tall, wide = plan.smem.shape
     blocks = -(-rows // tall) * -(-columns // wide) * math.prod(move.extents[n] for n in batch)
-    y, x = seen(target, move.to, (fastest, last)), seen(source, move.source, (last, fastest))
-    launcher(transpose_tiles, blocks, plan.threads)(y, x, plan.smem, plan.load, plan.store)
+    y = seen(target, move.to, fastest, beside[1], last, rows)
+    x = seen(source, move.source, last, beside[0], fastest, columns)
+    launcher(transpose_tiles, blocks, plan.threads)(y, x, plan)
+
+
+def _joined(move: Move, mode: int, near: int | None) -> tuple[int, int | None]:
+    """Return the extent of a mode of a tile, and that of its runs where another mode tells these apart."""
+    extent = move.extents[mode]
+    return (extent, None) if near is None else (extent * move.extents[near], extent)
+
+
+def neighbours(move: Move) -> tuple[int | None, int | None]:
+    """Return the modes that tell runs of a tile's columns, and of its rows, apart, where there are several.
+
+    A run is a mode that one array has last, and of less than 256 bytes. What follows it there is the next run, and the
+    tile has both: of x, (q, p) in the order of y, there is then (r, q, p).
+
+    >>> neighbours(move_of((8, 64, 64), (4096, 64, 1), (1, 512, 32768), 2))  # y[p, r, q] = x[q, r, p]
+    (1, None)
+    >>> neighbours(move_of((8, 64, 512), (32768, 512, 1), (1, 512, 32768), 2))
+    (None, None)
+    """
+    last, fastest = len(move.extents) - 1, move.fastest
+    found: list[int | None] = [None, None]
+    for which, mode, steps in ((0, last, move.to), (1, fastest, move.source)):
+        run = move.extents[mode]
+        if steps[mode] == 1 and run & (run - 1) == 0 and run * move.size < _LINE:
+            others = (n for n in range(last) if n not in (fastest, found[0]) and steps[n] == run)
+            found[which] = next(others, None)
+    return found[0], found[1]
+
+
+def interleaved(move: Move) -> int | None:
+    """Return the short mode whose numbers lie together in one array, and in the other one far apart, or None.
+
+    >>> interleaved(move_of((3, 4096), (4096, 1), (1, 3), 2))  # y[p, q] = x[q, p]
+    0
+    """
+    last, fastest = len(move.extents) - 1, move.fastest
+    for mode, other, steps, row in ((fastest, last, move.source, 64), (last, fastest, move.to, 16)):
+        count = move.extents[mode]
+        # Tiles are as good where their rows are whole sectors that are read, or vectors that are written.
+        is_narrow = count * move.size < row or count & (count - 1) > 0
+        if is_narrow and count <= _TOGETHER and steps[mode] == 1 and steps[other] == count:
+            return mode
+    return None
+
+
+def _interleave(move: Move, mode: int, target: Operand, source: Operand) -> None:
+    last, fastest, count, kind = len(move.extents) - 1, move.fastest, move.extents[mode], _BITS[move.size]
+    other = fastest if mode == last else last
+    batch, each = [n for n in range(last) if n != fastest], VECTOR_BYTES // move.size
+    extents, many = [move.extents[n] for n in batch], move.extents[other]
+
+    def seen(x: Operand, steps: Shape) -> View:
+        lead = [steps[n] for n in batch]
+        if steps[mode] == 1 and steps[other] == count:
+            return x.view((*extents, many * count), (*lead, 1), kind)
+        return x.view((*extents, count, many), (*lead, steps[mode], steps[other]), kind)
+
+    smem, tiles = interleaving_plan(move.size, count)
+    blocks = -(-many // (each * _ROW)) * math.prod(extents)
+    launcher(copy_interleaved, blocks, _ROW)(seen(target, move.to), seen(source, move.source), count, smem, tiles)
+
+
+@lru_cache(maxsize=256)
+def interleaving_plan(size: int, count: int) -> tuple[Any, Any]:
+    """Return the shared memory of a block that interleaves `count` rows, and who copies what lies together.
+
+    A thread's vectors are neighbours: those of eight threads, `count` apart, meet in banks as often as 2 divides it.
+    """
+    each, twos = VECTOR_BYTES // size, (count & -count).bit_length() - 1
+    swizzle = tw.Swizzle(min(3, twos), each.bit_length() - 1, max(3, twos))
+    smem = tw.composition(swizzle, tw.Layout(_ROW * each * count))
+    return smem, tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(_ROW), tw.Layout(each))
 
 
 def _copy_rows(move: Move, y: View, x: View) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_a_row_has_as_many_threads_as_it_needs() -> None:
 def test_tiles_are_whole_vectors(size: int) -> None:
     plan, dtype = permute.tile_plan(size, 256, 8192), {1: tw.uint8, 2: tw.uint16, 4: tw.uint32}[size]
     x, y = tw.spec(dtype, (64, 256, 8192)), tw.spec(dtype, (64, 8192, 256))
-    args = y, x, plan.smem, plan.load, plan.store
+    args = y, x, plan
     launch = _permute_kernels.transpose_tiles[32768, plan.threads]
     found, code = launch.resources(*args, arch="sm_90a"), str(launch.sass(*args, arch="sm_90a"))
     tile_bytes = tw.size(plan.smem.shape) * size
@@ -81,15 +82,56 @@ def test_tiles_are_whole_vectors(size: int) -> None:
     assert "LDGSTS.E.BYPASS.128" in code and "STG.E.128" in code
 
 
+@pytest.mark.parametrize(("size", "count"), [(1, 3), (1, 16), (2, 4), (2, 12), (4, 6), (4, 8), (8, 2), (8, 7)])
+@pytest.mark.spread(4)
+def test_what_is_interleaved_has_no_bank_conflicts(size: int, count: int) -> None:
+    smem, tiles = permute.interleaving_plan(size, count)
+    together, rows_ = np.zeros(2048 // size * count, f"u{size}"), np.zeros((count, 2048 // size), f"u{size}")
+    for y, x in ((together, rows_), (rows_, together)):
+        profile = _permute_kernels.copy_interleaved[1, 128].analyze(y, x, count, smem, tiles)
+        assert profile.shared_wavefronts == profile.shared_wavefronts_ideal
+
+
+@pytest.mark.parametrize("run", [(32, None), (None, 16), (8, 8)], ids=str)
+def test_tiles_of_several_runs_have_no_bank_conflicts(run: tuple[int | None, int | None]) -> None:
+    plan = permute.tile_plan(2, 512, 512, run)
+    (tall, wide), (down, across) = plan.smem.shape, plan.runs
+    assert plan.runs == (128 // (run[0] or 128), 128 // (run[1] or 128))
+    x, y = (
+        np.zeros((a // n, n, b) if n > 1 else (a, b), np.uint16)
+        for a, n, b in ((tall, down, wide), (wide, across, tall))
+    )
+    profile = _permute_kernels.transpose_tiles[1, plan.threads].analyze(y, x, plan)
+    assert profile.shared_wavefronts == profile.shared_wavefronts_ideal
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_is_interleaved_is_whole_vectors(is_read: bool) -> None:
+    smem, tiles = permute.interleaving_plan(2, 3)
+    arrays = tw.spec(tw.uint16, (3 << 20,)), tw.spec(tw.uint16, (3, 1 << 20))
+    args = (*(arrays[::-1] if is_read else arrays), 3, smem, tiles)
+    launch = _permute_kernels.copy_interleaved[1024, 128]
+    code = str(launch.sass(*args, arch="sm_90a"))
+    assert not launch.resources(*args, arch="sm_90a").spills
+    assert ("LDGSTS.E.BYPASS.128" if is_read else "LDG.E.128") in code and "STG.E.128" in code
+    assert not re.search(r"(LDG|STG|LDS|STS)[.A-Z]*\.U?(8|16) ", code)
+
+
 def test_tiles_are_for_all_threads() -> None:
     for size in (1, 2, 4, 8):
         for rows_, columns in ((1, 1), (2, 5000), (5000, 3), (64, 64), (10**6, 10**6)):
-            plan = permute.tile_plan(size, rows_, columns)
-            tall, wide = plan.smem.shape
-            each = 16 // size
-            assert tall * wide * size <= 32768 and tall * wide // each % plan.threads == 0
-            for copy in (plan.load, plan.store):
-                assert copy.size == plan.threads
+            for run in ((None, None), (8, None), (None, 4), (2, 16)):
+                for is_far in (False, True):
+                    extents = (n * (r or 1) for n, r in zip((rows_, columns), run, strict=True))
+                    plan = permute.tile_plan(size, *extents, run, is_far)
+                    tall, wide = plan.smem.shape
+                    each = 16 // size
+                    assert tall * wide * size <= 65536 and tall * wide // each % plan.threads == 0
+                    assert all(
+                        extent // (r or extent) == n for extent, r, n in zip((tall, wide), run, plan.runs, strict=True)
+                    )
+                    for copy in (plan.load, plan.store):
+                        assert copy.size == plan.threads
 
 
 GRADIENTS = [(tw.bfloat16, 1024), (tw.bfloat16, 4096), (tw.bfloat16, 16384), (tw.bfloat16, 131072)]
