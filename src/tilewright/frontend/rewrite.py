@@ -343,14 +343,14 @@ class _FunctionRewriter:
 
 
 def _named(statement: ast.stmt) -> list[ast.stmt]:
-    """Tell device values the names of the variables they are assigned to."""
+    """Tell device values the names of the variables and attributes they are assigned to."""
     if isinstance(statement, ast.Assign):
         target = statement.targets[0]
-        if isinstance(target, ast.Name):
-            if not target.id.startswith(CONTROL):
-                statement.value = at(call("named", ast.Constant(target.id), statement.value), statement.value)
+        if (variable := _name_of(target)) is not None:
+            if not variable.startswith(CONTROL):
+                statement.value = at(call("named", ast.Constant(variable), statement.value), statement.value)
         elif isinstance(target, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in target.elts):
-            names: list[ast.expr] = [ast.Constant(e.id if isinstance(e, ast.Name) else None) for e in target.elts]
+            names: list[ast.expr] = [ast.Constant(_name_of(e)) for e in target.elts]
             named = call("named_all", ast.Tuple(names, ast.Load()), statement.value)
             statement.value = at(named, statement.value)
     elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -363,3 +363,10 @@ def _named(statement: ast.stmt) -> list[ast.stmt]:
         named = call("named", ast.Constant(variable), name(variable))
         return [statement, at(ast.Assign([ast.Name(variable, ast.Store())], named), statement)]
     return [statement]
+
+
+def _name_of(target: ast.expr) -> str | None:
+    """Return what a value is called that is assigned to `name` or to `something.name`."""
+    if isinstance(target, ast.Attribute):
+        return target.attr.lstrip("_") or None
+    return target.id if isinstance(target, ast.Name) else None
