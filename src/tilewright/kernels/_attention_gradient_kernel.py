@@ -19,11 +19,11 @@ longer than a step. `finish_tokens` scales the sums and brings them into the ord
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
-from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, held, held_sequence_of, number_of, slots_of
+from tilewright.kernels._attention_gradient_consumer import Barriers, Consumer, Shared
+from tilewright.kernels._attention_sequences import WARPGROUP, held, held_sequence_of, number_of, slots_of
 
 LOAD, STORE, ADD = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE, tw.atoms.SM90_TMA_REDUCE_ADD
 
@@ -90,8 +90,13 @@ def gradients_by_warpgroups(
                 hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place, plan)
     else:
         tw.set_registers(plan.registers[1])
-        add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_step, s_tops, s_deltas,
-               there.consumer(), ring.consumer(), written, used, full, empty, place, plan)  # fmt: skip
+        shared, barriers = Shared(sKV, sQG, sW, sums_of_step, s_tops, s_deltas), Barriers(written, used, full, empty)
+        consumer, group = (
+            Consumer(plan, place, shared, barriers, K.dtype, scale, before, after),
+            Q.shape[1] // K.shape[1],
+        )
+        consumer.add_up(there.consumer(), ring.consumer(), group)
+        consumer.store(dK, dV, factor)
 
 
 @tw.function
@@ -207,228 +212,6 @@ def release(empty):
     tw.tma_store_wait(0)
     for barrier in empty:
         barrier.arrive()
-
-
-@tw.function
-def signal(barrier):
-    """Arrive for the warp, with what its lanes have done."""
-    tw.sync_warp()
-    if tw.elect_one():
-        barrier.arrive()
-
-
-@tw.function
-def add_up(dK, dV, K, Q, scale, factor, before, after, sKV, sQG, sW, sums_of_step, s_tops, s_deltas,
-           there, state, written, used, full, empty, place, plan):  # fmt: skip
-    """Compute 64 rows of the tile, and a part of dQ."""
-    # Of a number that comes from one lane the compiler knows that it is the same in all.
-    consumer, tid = tw.shuffle(tw.warpgroup_id() - 1, 0), tw.thread_idx.x - WARPGROUP
-    of_scores = tid % plan.scores.size
-    by_sums, by_tokens = (mma.get_slice(consumer * WARPGROUP) for mma in (plan.sums, plan.tokens))
-    by_scores = plan.scores.get_slice(of_scores if plan.is_divided else consumer * WARPGROUP)
-    # K and V; Q and dO, first all stages of Q
-    tKV, tQG = by_scores.partition_A(sKV), by_scores.partition_B(sQG)
-    turned_qg = by_sums.partition_B(sQG.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
-    tP = by_sums.partition_A(sW) if plan.is_divided else None
-    tW = by_tokens.partition_A(sW.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
-    turned = sKV[:, :, 0].map_layout(lambda layout: tw.select(layout, 1, 0))
-    wide = plan.head // plan.parts
-    turned_k = [by_tokens.partition_B(tw.local_tile(turned, (wide, plan.rows), (n, 0))) for n in range(plan.parts)]
-    acc_k, acc_v = (tw.registers(tw.float32, plan.sums.partition_shape((plan.rows, plan.head), "C")) for _ in "KV")
-    tw.clear(acc_k)
-    tw.clear(acc_v)
-    whole_tile = tw.identity_tensor((plan.rows, plan.columns))
-    # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
-    at, at_of_first = (
-        tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (of_scores, 0)
-    )
-    rows, columns = tw.size(at.shape[0]), tw.size(at.shape[1])
-    part_of_step = tw.make_tensor(sums_of_step.engine, plan.quads)
-    writer, stages = plan.write.get_slice(of_scores), plan.smem_w.shape[2]
-    reader = plan.read.get_slice(of_scores)
-
-    begin, end, group = place.begin, place.end, Q.shape[1] // K.shape[1]
-    first, extent = place.tile * plan.rows, place.tokens
-    beside = first + extent - place.keys
-
-    def fragment(mma, *extents):
-        return tw.registers(tw.float32, mma.partition_shape(extents, "C"))
-
-    def slot_of(n):
-        """Return where W of step n is, and how often that was written before."""
-        return (1, n) if plan.is_divided else (n % stages, n // stages)
-
-    def begin_tokens(n, part):
-        """Begin the product of step n with W^T, when all consumers have written theirs; return the sums."""
-        acc, (slot, uses) = fragment(plan.tokens, plan.columns, wide), slot_of(n)
-        written[slot].wait(uses % 2)
-        tw.wgmma_fence()
-        tw.gemm(plan.tokens, tW[:, :, :, slot], turned_k[part], acc, accumulate=False)
-        tw.wgmma_commit()
-        return acc
-
-    def put(slot, values):
-        tw.copy(plan.write, writer.retile_S(values.to(K.dtype)), writer.partition_D(sW[:, :, slot]))
-        tw.fence_proxy_async()
-        signal(written[slot])
-
-    def begin_scores(which, stage, acc):
-        tw.wgmma_fence()
-        tw.gemm(plan.scores, tKV[:, :, :, which], tQG[:, :, :, which * plan.stages + stage], acc, accumulate=False)
-        tw.wgmma_commit()
-
-    def weigh(scores, stage, column):
-        """Compute P, of what tokens see."""
-        is_inside = (column + plan.columns <= extent) & (column + plan.columns - 1 <= beside + after)
-        is_inside &= beside + plan.rows <= extent  # the scores behind the last key are 0, and weights may overflow
-        if ~(is_inside & (column >= beside + plan.rows - 1 - before)):
-            origin = at[0, 0][1] + column
-            apart = at[0, 0][0] + beside - origin
-            for r in tw.static_range(rows):
-                row = apart + at_of_first[r, 0][0]
-                fewest, behind = row - before, tw.minimum(row + after + 1, extent - origin)
-                behind = tw.where(row < extent - origin, behind, 0)  # the last key is beside the last token
-                for c in tw.static_range(columns):
-                    here = at_of_first[0, c][1]
-                    scores[r, c] = tw.where((here >= fewest) & (here < behind), scores[r, c], -math.inf)
-        for c in tw.static_range(columns):
-            token = at[0, 0][1] + at_of_first[0, c][1]
-            scores[:, c] = tw.ex2_approx(scores[:, c] * scale - s_tops[token, stage], ftz=True)
-
-    def incline(slopes, shares, stage):
-        """Compute W from P."""
-        for c in tw.static_range(columns):
-            token = at[0, 0][1] + at_of_first[0, c][1]
-            slopes[:, c] = shares[:, c].to(tw.float32) * (slopes[:, c] - s_deltas[token, stage])
-
-    @tw.function
-    def pass_on(n, acc, part):
-        """Give the sums of step n to the warp that adds them; the first one is step 1."""
-        # Four values of a thread at a time: no two threads meet at a bank.
-        pieces = plan.pieces // plan.parts
-        quads = tw.size(acc.layout) // 4 // pieces
-        values = acc.map_layout(lambda _: tw.Layout((pieces, quads, 4), (4 * quads, 4, 1)))
-        for piece in tw.static_range(pieces):
-            empty[consumer].wait(((n - 1) * plan.pieces + part * pieces + piece + 1) % 2)
-            for each in tw.static_range(quads):
-                tw.copy(values[piece, each, :], part_of_step[each, tid % WARPGROUP, :, consumer])
-            tw.fence_proxy_async()
-            signal(full[2 * consumer + 1 - n % 2])
-
-    def put_own(values):
-        for which in tw.static_range(2):
-            if consumer == which:
-                put(which, values)
-
-    @tw.function
-    def multiply(n, stage, column, S):
-        """Compute a step of 64 keys: P and W stay in registers, and W is written for the next step too."""
-        dP = fragment(plan.scores, plan.rows, plan.columns)
-        scores, slopes = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.scores, dP)
-        begin_scores(1, stage, dP)
-        tw.wgmma_wait(1)
-        weigh(scores, stage, column)
-        weights = tw.as_operand_a(plan.scores, S, to=plan.sums)
-        # Long rows of scores do not fit into registers beside all else; as weights they do.
-        shares = scores
-        if plan.columns > 64:
-            shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))
-        tw.wgmma_fence()
-        tw.gemm(plan.sums, weights, turned_qg[:, :, :, plan.stages + stage], acc_v)
-        tw.wgmma_commit()
-        tw.wgmma_wait(1)
-        incline(slopes, shares, stage)
-        used[n % stages].wait((n // stages + 1) % 2)
-        put(n % stages, dP)
-        steep = tw.as_operand_a(plan.scores, dP, to=plan.sums)
-        acc_q = begin_tokens(n - 1, 0)
-        tw.gemm(plan.sums, steep, turned_qg[:, :, :, stage], acc_k)
-        tw.wgmma_commit()
-        tw.wgmma_wait(1)
-        signal(used[(n - 1) % stages])
-        if n > 1:
-            pass_on(n - 1, acc_q, 0)
-
-    @tw.function
-    def divide(n, stage, column, S):
-        """Compute a step of half of the head: one consumer has P, and the other one W."""
-        scores = tw.accumulator_rows(plan.scores, S)
-        if consumer == 0:
-            weigh(scores, stage, column)
-            used[0].wait((n - 1) % 2)
-            put(0, S)
-        else:
-            shares = tw.registers(K.dtype, plan.scores.partition_shape((plan.rows, plan.columns), "C"))
-            written[0].wait(n % 2)
-            tw.copy(plan.read, reader.partition_S(sW[:, :, 0]), reader.retile_D(shares))
-            incline(scores, tw.accumulator_rows(plan.scores, shares), stage)
-            used[1].wait((n - 1) % 2)
-            put(1, S)
-        written[0].wait(n % 2)
-        tw.wgmma_fence()
-        tw.gemm(plan.sums, tP[:, :, :, 0], turned_qg[:, :, :, plan.stages + stage], acc_v)
-        tw.wgmma_commit()
-        acc_q = begin_tokens(n, 0)
-        tw.gemm(plan.sums, tP[:, :, :, 1], turned_qg[:, :, :, stage], acc_k)
-        tw.wgmma_commit()
-        tw.wgmma_wait(1)
-        signal(used[0])
-        pass_on(n, acc_q, 0)
-
-    # Before the first step there is none: its weights are zeros.
-    none = fragment(plan.scores, plan.rows, plan.columns)
-    tw.clear(none)
-    if plan.is_divided:
-        put_own(none)
-        signal(used[0])
-    else:
-        put(0, none)
-    there.acquire()
-    if place.is_cut:
-        clear_behind([sKV[:, :, 0], sKV[:, :, 1]], tw.maximum(place.keys - first, 0), plan)
-    steps = group * (end - begin)
-    column, heads_left = (end - 1) * plan.columns, group
-    for n in tw.range(1, steps + 1, unroll=1):
-        stage = state.acquire()
-        if place.is_packed:
-            clear_behind([sQG[:, :, stage], sQG[:, :, plan.stages + stage]], extent - column, plan)
-        S = fragment(plan.scores, plan.rows, plan.columns)
-        if plan.is_divided:  # passed on under this product, and the other half under that of dK
-            acc_q = begin_tokens(n - 1, 1)
-        begin_scores(consumer if plan.is_divided else 0, stage, S)
-        tw.wgmma_wait(1)  # the product of the step before with its W
-        if plan.is_divided:
-            signal(used[1])
-        if n > 1:
-            state.give_back(tw.where(stage == 0, plan.stages, stage) - 1)
-            if plan.is_divided:
-                pass_on(n - 1, acc_q, 1)
-        if plan.is_divided:
-            tw.wgmma_wait(0)
-            divide(n, stage, column, S)
-        else:
-            multiply(n, stage, column, S)
-        column = tw.where(heads_left == 1, column - plan.columns, column)
-        heads_left = tw.where(heads_left == 1, group, heads_left - 1)
-    if plan.is_divided:  # or the compiler moves sums of the loop while a product is under way, and serialises products
-        tw.wgmma_wait(0)
-    acc_q = begin_tokens(steps, plan.parts - 1)
-    tw.wgmma_wait(0)
-    if steps > 0:
-        pass_on(steps, acc_q, plan.parts - 1)
-    acc_k *= factor
-    store(dK, acc_k, place, plan)
-    store(dV, acc_v, place, plan)
-
-
-@tw.function
-def store(target, acc, place, plan):
-    """Store a consumer's rows."""
-    thread, rows = plan.sums.get_slice(tw.thread_idx.x - WARPGROUP), target[place.batch, place.head, ...]
-    if place.is_packed:
-        rows = rows[place.first_key : place.first_key + place.keys, :]
-    part = tw.local_tile(tw.guarded(rows), (plan.rows, plan.head), (place.tile, 0))
-    tw.copy(acc.to(target.dtype), thread.partition_C(part))
 
 
 @tw.kernel
