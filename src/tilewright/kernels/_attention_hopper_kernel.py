@@ -5,7 +5,7 @@ to the first one, and begins S = Q K^T of a tile before O += P V of the tile bef
 tile run under the product of the last one. At named barriers the consumers wait for one another, so that the products
 of one run under the softmax of the others. The producer brings Q, K and V by TMA in the order in which they are used;
 K and V share a ring. `examples/hopper/10_attention.py` explains the schedule, that of FlashAttention 3 (Shah et al.
-2024).
+2024). What a consumer does is in `_attention_hopper_consumer`.
 
 Row r of m tokens sees key c of n where -left <= c - r - (n - m) <= right. Masks are applied only in tiles that the end
 of the keys or one of the two bounds cuts.
@@ -16,17 +16,13 @@ each part and batch, in float32, and `add_parts` makes one of them (FlashDecodin
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
-from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, number_of, sequence_of, slots_of
+from tilewright.kernels._attention_hopper_consumer import Consumer
+from tilewright.kernels._attention_sequences import number_of, sequence_of, slots_of
 
-LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
-NOTHING = -(2.0**120)  # the greatest score of no keys: finite, and its product with the scale too
-LN2 = math.log(2)
-GROWTH = 8.0  # powers of two by which weights may exceed 1 before sums are scaled
-LOWEST = -60.0  # of a greatest score in powers of two, so that its weight is far from 0 if that is not subtracted
+LOAD = tw.atoms.SM90_TMA_LOAD
 
 
 class Work(NamedTuple):
@@ -69,7 +65,8 @@ def attend_by_warpgroups(
             produce(works, Q, K, V, sQ, sKV, ring_q.producer(), ring_kv.producer(), plan)
     else:
         tw.set_registers(plan.registers[1])
-        consume(works, out, lse, Q, scale, left, right, sQ, sKV, ring_q.consumer(), ring_kv.consumer(), plan)
+        consumer = Consumer(plan, works, Q.dtype, scale, left, right, sQ, sKV, ring_q.consumer(), ring_kv.consumer())
+        consumer.run(out, lse)
 
 
 class Works:
@@ -90,12 +87,14 @@ class Works:
         """Return how many tiles a head has."""
         return slots_of(self.Q, self.tokens_at, self.plan.rows)
 
+    @tw.function
     def count(self):
         """Return how many tiles the block computes."""
         tiles = self.slots() * self.Q.shape[1] * self.Q.shape[0] * self.parts
         whole, rest = tiles // tw.grid_dim.x, tiles % tw.grid_dim.x
         return whole + (position(whole) < rest).to(tw.int32)
 
+    @tw.function
     def place(self, round):
         """Return a round's tile. Under a causal mask those with most keys come first."""
         plan, slots, heads = self.plan, self.slots(), self.Q.shape[1] * self.Q.shape[0]
@@ -113,6 +112,7 @@ class Works:
         row, tokens, keys, first_token, first_key = self.sequence(slot, batch)
         return self.seen(row, head % self.Q.shape[1], batch, part, tokens, keys, first_token, first_key)
 
+    @tw.function
     def sequence(self, slot, batch):
         """Return a slot's first row, and how many tokens and keys its sequence has, and its first ones."""
         if self.tokens_at is None:
@@ -122,6 +122,7 @@ class Works:
             return slot * self.plan.rows, self.Q.shape[2], keys, 0, 0
         return sequence_of(slot, self.tokens_at, self.keys_at, self.Q.shape[2], self.K.shape[2], self.plan.rows)[:5]
 
+    @tw.function
     def seen(self, row, head, batch, part, tokens, keys, first_token, first_key):
         """Return the work of a tile."""
         plan = self.plan
@@ -169,176 +170,3 @@ def produce(works, Q, K, V, sQ, sKV, state_q, state_kv, plan):
             bring(k, last - step)
             bring(v, last - step + 1)
         bring(v, last - steps + 1)
-
-
-@tw.function
-def consume(works, out, lse, Q, scale, left, right, sQ, sKV, state_q, state_kv, plan):
-    """Compute 64 rows of each tile."""
-    consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x - WARPGROUP
-    ours = tw.named_barrier(1 + consumer, 2 * WARPGROUP)
-    next = tw.named_barrier(1 + (consumer + 1) % plan.consumers, 2 * WARPGROUP)
-    by_scores, by_output = plan.scores.get_slice(tid), plan.output.get_slice(tid)
-    tQ, tK = by_scores.partition_A(sQ), by_scores.partition_B(sKV)
-    tV = by_output.partition_B(sKV.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
-    S = tw.registers(tw.float32, plan.scores.partition_shape((plan.rows, plan.keys), "C"))
-    acc = tw.registers(tw.float32, plan.output.partition_shape((plan.rows, plan.head), "C"))
-    scores, sums = tw.accumulator_rows(plan.scores, S), tw.accumulator_rows(plan.output, acc)
-    # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
-    whole_tile = tw.identity_tensor((plan.rows, plan.keys))
-    at, at_of_first = (
-        tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
-    )
-    rows = tw.size(scores.shape[0])
-    # Weights are 2^(score - top): `top` is near the greatest score, and grows only where weights would become large.
-    top, total, factor = (tw.registers(tw.float32, rows) for _ in ("subtracted", "sum of weights", "of sums"))
-    grown = tw.registers(tw.int32, 1)
-
-    def begin_scores(q, k):
-        tw.wgmma_fence()
-        tw.gemm(plan.scores, tQ[:, :, :, q], tK[:, :, :, k], S, accumulate=False)
-        tw.wgmma_commit()
-
-    def begin_sums(weights, v):
-        if not plan.is_lazy or grown[0] != 0:
-            for r in tw.static_range(rows):
-                sums[r, :] *= factor[r]
-        tw.wgmma_fence()
-        tw.gemm(plan.output, weights, tV[:, :, :, v], acc)
-        tw.wgmma_commit()
-
-    def mask(first_row, tokens, keys, first_key):
-        ahead = keys - tokens  # row r is beside key r + ahead
-        for r in tw.static_range(rows):
-            beside, place = at[r, 0][0] + first_row + ahead, first_key + at[0, 0][1]
-            behind = (tw.minimum(keys, beside + right + 1) if plan.has_right else keys) - place
-            before = beside - left - place
-            for c in tw.static_range(tw.size(scores.shape[1])):
-                column = at_of_first[0, c][1]
-                is_seen = (column >= before) & (column < behind) if plan.has_left else column < behind
-                scores[r, c] = tw.where(is_seen, scores[r, c], -math.inf)
-
-    def bound(row):
-        """Return a thread's greatest score of a row, or 0: from 0 on, the bits of floats are in their order."""
-        most = tw.int32(0)
-        for c in tw.static_range(0, tw.size(row.shape), 2):  # maxima of three are one instruction
-            most = tw.maximum(tw.maximum(most, row[c].bitcast(tw.int32)), row[c + 1].bitcast(tw.int32))
-        return most.bitcast(tw.float32)
-
-    def weigh():
-        if plan.is_lazy:
-            grows = [(bound(scores[r, :]) - top[r]) * scale > GROWTH for r in tw.static_range(rows)]
-            grown[0] = tw.vote_any(grows[0] | grows[1]).to(tw.int32)
-        if not plan.is_lazy or grown[0] != 0:
-            for r in tw.static_range(rows):
-                best = tw.maximum(top[r], tw.reduce(scores[r, :], "max", group=4))
-                if plan.is_lazy and Q.dtype == tw.bfloat16:  # with the exponents of float32; `bound` is 0 at least
-                    best = tw.where(best * scale > LOWEST, tw.maximum(best, -GROWTH / scale), best)
-                factor[r], top[r] = tw.ex2_approx((top[r] - best) * scale, ftz=True), best
-                total[r] *= factor[r]
-        for r in tw.static_range(rows):
-            scores[r, :] = tw.ex2_approx(scores[r, :] * scale - top[r] * scale, ftz=True)
-            total[r] += scores[r, :].reduce("add")
-
-    def finish(step, v):
-        tw.wgmma_wait(0)  # the registers of the weights are free again
-        if step > 1:
-            state_kv.give_back(v)
-        return tw.as_operand_a(plan.scores, S, to=plan.output)
-
-    def advance(step, v, q, first_row, tokens, keys, last, masked):
-        weights = finish(step, v)
-        k = state_kv.acquire()
-        if works.is_cut:  # while all consumers may wait for each other
-            v = state_kv.acquire()
-            if step == 1:
-                clear_behind([sKV[:, :, v]], keys - last * plan.keys, plan)
-        if plan.consumers > 1:
-            ours.sync()
-        begin_scores(q, k)
-        if not works.is_cut:
-            v = state_kv.acquire()
-        begin_sums(weights, v)
-        if plan.consumers > 1:
-            next.arrive()
-        tw.wgmma_wait(1)
-        state_kv.give_back(k)
-        if masked:
-            mask(first_row, tokens, keys, (last - step) * plan.keys)
-        weigh()
-        return v
-
-    if plan.consumers > 1 and consumer == plan.consumers - 1:
-        next.arrive()  # the first consumer begins
-    for round in range(works.count()):
-        work = works.place(round)
-        first_row, tokens, keys, last, steps = work.row, work.tokens, work.keys, work.last, work.steps
-        tw.fill(top, NOTHING)
-        tw.clear(total)
-        tw.clear(acc)
-        q, k, v = state_q.acquire(), state_kv.acquire(), 0
-        begin_scores(q, k)
-        tw.wgmma_wait(0)
-        state_kv.give_back(k)
-        mask(first_row, tokens, keys, last * plan.keys)
-        weigh()
-        # Tiles before `whole` end before the last key that all rows see; from `cut` on they begin behind the first one.
-        first, done = first_row + keys - tokens, 1
-        if plan.has_right:
-            whole = tw.minimum(keys, first + right + 1) // plan.keys
-            done = tw.minimum(tw.maximum(last - whole + 1, 1), steps)
-        for step in tw.range(1, done, unroll=1):
-            v = advance(step, v, q, first_row, tokens, keys, last, masked=True)
-        until = steps
-        if plan.has_left:
-            cut = tw.ceil_div(tw.maximum(first + plan.rows - 1 - left, 0), plan.keys)
-            until = tw.minimum(tw.maximum(last - cut + 1, done), steps)
-        for step in tw.range(done, until, unroll=1):
-            v = advance(step, v, q, first_row, tokens, keys, last, masked=False)
-        if plan.has_left:
-            for step in tw.range(until, steps, unroll=1):
-                v = advance(step, v, q, first_row, tokens, keys, last, masked=True)
-        weights = finish(steps, v)
-        v = state_kv.acquire()
-        if works.is_cut and steps == 1:
-            clear_behind([sKV[:, :, v]], keys - last * plan.keys, plan)
-        begin_sums(weights, v)
-        for r in tw.static_range(rows):
-            total[r] = tw.reduce(total[r], "add", group=4)
-        tw.wgmma_wait(0)
-        state_kv.give_back(v)
-        batch = work.part * Q.shape[0] + work.batch
-        for r in tw.static_range(rows):
-            sums[r, :] *= 1.0 / tw.maximum(total[r], 1e-30)  # a row may see no key
-            row = at[r, 0][0] + first_row
-            if lse is not None and (row < tokens) & (tw.lane_id() % 4 == 0):
-                lse[batch, work.head, work.first_token + row] = (top[r] * scale + tw.lg2_approx(total[r])) * LN2
-        results = tw.guarded(out)[batch, work.head, ...]
-        if works.tokens_at is not None:  # the rows behind are another sequence's
-            begin = work.first_token
-            results = tw.guarded(out[batch, work.head, begin : begin + tokens, :])
-        tile = by_output.partition_C(tw.local_tile(results, (plan.rows, plan.head), (first_row // plan.rows, 0)))
-        if plan.is_in_parts:
-            tw.copy(acc, tile)
-        elif works.tokens_at is not None and first_row + 64 * consumer + 64 > tokens:
-            tw.copy(acc.to(out.dtype), tile)
-        else:
-            buffer = tw.local_tile(sQ[:, :, q], (64, plan.head), (consumer, 0))
-            store(out, acc, buffer, work.first_token + first_row, work.head, work.batch, plan)
-        state_q.give_back(q)
-    if plan.consumers > 1 and consumer == 0:
-        ours.sync()  # the last arrival, which no one waits for
-
-
-@tw.function
-def store(out, acc, buffer, first_row, head, batch, plan):
-    """Store a consumer's rows of out through shared memory, and wait until that has been read."""
-    consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x % WARPGROUP
-    writer = plan.write.get_slice(tid)
-    tw.copy(plan.write, writer.retile_S(acc.to(out.dtype)), writer.partition_D(buffer))
-    tw.fence_proxy_async()
-    tw.named_barrier(1 + plan.consumers + consumer, WARPGROUP).sync()
-    if tid == 0:
-        rows = tw.domain_offset((first_row + 64 * consumer, 0), tw.guarded(out)[batch, head, ...])
-        tw.copy(STORE, buffer, tw.local_tile(rows, (64, plan.head), (0, 0)))
-        tw.tma_store_commit()
-        tw.tma_store_wait(0)

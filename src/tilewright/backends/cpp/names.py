@@ -83,10 +83,10 @@ def is_reserved(name: str) -> bool:
 def legal(name: str) -> str:
     """Return a C++ identifier close to a Python name: Greek letters are spelled out, other signs become `_`.
 
-    >>> legal("acc"), legal("α"), legal("float"), legal("<lambda>"), legal("__x")
-    ('acc', 'alpha', 'float_', 'lambda', 'x')
+    >>> legal("acc"), legal("α"), legal("float"), legal("<lambda>"), legal("__x"), legal("self.ring.stage")
+    ('acc', 'alpha', 'float_', 'lambda', 'x', 'ring_stage')
     """
-    ascii_only = "".join(c if c.isascii() else _spell(c) for c in name)
+    ascii_only = "".join(c if c.isascii() else _spell(c) for c in name.removeprefix("self."))
     word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_]", "_", ascii_only)).strip("_") or "value"
     if word[0].isdigit():
         word = f"n{word}"
