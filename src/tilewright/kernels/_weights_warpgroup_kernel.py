@@ -178,123 +178,147 @@ def scale_column(w, half, scale):
         w[(None, half, None),] = (w[(None, half, None),].to(tw.float32) * scale.to(tw.float32)).to(w.dtype)
 
 
-@tw.function
-def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
-    """Compute a consumer's columns of the weights of each tile, or all columns for a consumer's share of K.
+class Consumer:
+    """A consumer's fragments of weights, and its sums of a tile, or of a share of the K of one.
 
     What is multiplied at a time is an item: 64 columns of a chunk. There are fragments for two of them.
     """
-    consumer, lane = tw.shuffle(tw.warpgroup_id(), 0) - 1, tw.lane_id()
-    epilogue = plan.epilogue.bind(numbers)
-    thread = plan.mma.get_slice((tw.thread_idx.x - WARPGROUP) % plan.mma.size)
-    tX = thread.partition_B(sX)
-    warp = (tw.thread_idx.x // 32 - 4) % (plan.mma.size // 32)
-    rows = plan.mma.size // 2  # columns of the weights in the items of the consumers
-    fragments = [tw.registers(sX.dtype, plan.mma.partition_shape((rows, 128), "A")) for _ in range(2)]
-    acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
-    shape = plan.mma.partition_shape((rows, plan.tokens), "C")
-    sums = tw.accumulator_rows(plan.mma, acc)
-    words, packed = tw.registers(tw.uint32, plan.word_layout), sW.recast(tw.uint32)
-    steps, steps_of_group = plan.steps // plan.additions, plan.steps // plan.parts
-    shares = Shares(plan) if plan.shares > 1 else None
-    state = ring.consumer()
-    if shares is not None:
-        state.advance(consumer)
-    tw.clear(fragments[1])
 
-    def chunk_of(item):
+    @tw.function
+    def __init__(self, plan, ring, chunks, columns, sX, sW, beside):
+        self.plan, self.chunks, self.columns, self.beside = plan, chunks, columns, beside
+        self.consumer, self.lane = tw.shuffle(tw.warpgroup_id(), 0) - 1, tw.lane_id()
+        thread = plan.mma.get_slice((tw.thread_idx.x - WARPGROUP) % plan.mma.size)
+        self.tX = thread.partition_B(sX)
+        self.warp = (tw.thread_idx.x // 32 - 4) % (plan.mma.size // 32)
+        self.rows = plan.mma.size // 2  # columns of the weights in the items of the consumers
+        of_item = plan.mma.partition_shape((self.rows, 128), "A")
+        self.fragments = [tw.registers(sX.dtype, of_item) for _ in range(2)]
+        self.acc = tw.registers(tw.float32, plan.mma.partition_shape((plan.columns, plan.tokens), "C"))
+        self.sums = tw.accumulator_rows(plan.mma, self.acc)
+        self.words, self.packed = tw.registers(tw.uint32, plan.word_layout), sW.recast(tw.uint32)
+        self.steps = plan.steps // plan.additions
+        self.state = ring.consumer()
+        if plan.shares > 1:
+            self.state.advance(self.consumer)
+        tw.clear(self.fragments[1])
+
+    @tw.function
+    def add_up(self, row, first, last):
+        """Add up some steps of K of a tile."""
+        plan, state = self.plan, self.state
+        tw.clear(self.acc)
+        stage = take(plan, state)
+        self.dequantise(0, stage)
+        for step in tw.range(first, last, unroll=1):
+            held, parts = stage, self.parts_of_iteration()
+            self.begin(0, held, 0, parts)
+            for item in tw.static_range(1, plan.items):
+                is_next = item % (plan.tiles * plan.span) == 0
+                next = take(plan, state) if is_next else held
+                if plan.overlaps:
+                    self.dequantise(item, next)
+                    self.begin(item, next, 0, parts)
+                    self.add(item - 1, held, 0, parts, pending=1)
+                else:
+                    # Behind the last chunk, or column, nothing is made. ptxas moves what stands in a branch over no
+                    # wait: so items are made while products are under way.
+                    if self.is_there(item, step, row):
+                        self.dequantise(item, next)
+                    self.finish_item(item - 1, held, parts)
+                if is_next:
+                    state.give_back(held)
+                if not plan.overlaps:
+                    self.begin(item, next, 0, parts)
+                held = next
+            if step + 1 < last:
+                stage = take(plan, state)
+                self.dequantise(0, stage)
+            self.finish_item(plan.items - 1, held, parts)
+            state.give_back(held)
+
+    def chunk_of(self, item):
         """Return the chunk of a stage."""
-        return item // plan.tiles % plan.span
+        return item // self.plan.tiles % self.plan.span
 
-    def parts_of_iteration():
+    def parts_of_iteration(self):
         """Return registers for the sums of groups; ptxas would copy those that one iteration has from another."""
-        return [acc] if plan.rounds else [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
+        plan = self.plan
+        if plan.rounds:
+            return [self.acc]
+        shape = plan.mma.partition_shape((self.rows, plan.tokens), "C")
+        return [tw.registers(tw.float32, shape) for _ in range(1 + plan.overlaps)]
 
-    def dequantise(item, stage):
+    @tw.function
+    def dequantise(self, item, stage):
         """Make operand A of an item."""
-        w, tile, chunk = fragments[item % 2], 8 * (item % plan.tiles) + warp, chunk_of(item)
+        plan, beside, words = self.plan, self.beside, self.words
+        steps_of_group = plan.steps // plan.parts
+        w, tile, chunk = self.fragments[item % 2], 8 * (item % plan.tiles) + self.warp, self.chunk_of(item)
         for half in tw.static_range(2):
             for vector in tw.static_range(plan.vectors):
-                number = (half * plan.vectors + vector) * 32 + lane
-                tw.copy(
-                    plan.read, tw.local_tile(packed[tile, chunk, :, stage], (4,), (number,)), words[:, vector, half]
-                )
+                number = (half * plan.vectors + vector) * 32 + self.lane
+                source = tw.local_tile(self.packed[tile, chunk, :, stage], (4,), (number,))
+                tw.copy(plan.read, source, words[:, vector, half])
         for half in tw.static_range(2):
             for s in tw.static_range(plan.steps):
-                place = tile, chunk * plan.parts + s // steps_of_group, 2 * (lane // 4) + half, stage
+                place = tile, chunk * plan.parts + s // steps_of_group, 2 * (self.lane // 4) + half, stage
                 zero = beside[1][place] if len(beside) > 1 else plan.weights.zero
                 unpack(plan, w[:, 0, s], words, zero, half, s)
                 if plan.rounds:
                     scale_column(w[:, 0, s], half, beside[0][place])
 
-    def begin(item, stage, g, parts):
+    @tw.function
+    def begin(self, item, stage, g, parts):
         """Begin the products of a group, or of an item."""
         tw.wgmma_fence()
-        part = parts[item % len(parts)]
-        for s in tw.static_range(steps):
-            step = g * steps + s
-            a, b = fragments[item % 2][:, 0, step], tX[:, 0, chunk_of(item) * plan.steps + step, stage]
+        plan, part = self.plan, parts[item % len(parts)]
+        for s in tw.static_range(self.steps):
+            step = g * self.steps + s
+            a, b = self.fragments[item % 2][:, 0, step], self.tX[:, 0, self.chunk_of(item) * plan.steps + step, stage]
             tw.gemm(plan.mma, a, b, part[:, 0, 0], accumulate=plan.rounds or s > 0)
         tw.wgmma_commit()
 
-    def add(item, stage, g, parts, pending=0):
+    @tw.function
+    def add(self, item, stage, g, parts, pending=0):
         """Wait for the sums of a group, and add them to the total; `pending` newer groups may be under way."""
+        plan, sums = self.plan, self.sums
         if plan.rounds:
             tw.wgmma_wait(pending)
             return
-        tile, group = 8 * (item % plan.tiles) + warp, chunk_of(item) * plan.parts + g
-        scales = [beside[0][tile, group, 2 * (lane // 4) + half, stage].to(tw.float32) for half in range(2)]
+        tile, group = 8 * (item % plan.tiles) + self.warp, self.chunk_of(item) * plan.parts + g
+        scales = [self.beside[0][tile, group, 2 * (self.lane // 4) + half, stage].to(tw.float32) for half in range(2)]
         tw.wgmma_wait(pending)
         for half in tw.static_range(2):
             row, found = 2 * (item % plan.tiles) + half, tw.accumulator_rows(plan.mma, parts[item % len(parts)])
             sums[row, :] = tw.fma(found[half, :], scales[half], sums[row, :])
 
-    def finish_item(item, stage, parts):
+    @tw.function
+    def finish_item(self, item, stage, parts):
         """Multiply the groups of an item behind its first, and add all."""
-        add(item, stage, 0, parts)
-        for g in tw.static_range(plan.additions - 1):
-            begin(item, stage, g + 1, parts)
-            add(item, stage, g + 1, parts)
+        self.add(item, stage, 0, parts)
+        for g in tw.static_range(self.plan.additions - 1):
+            self.begin(item, stage, g + 1, parts)
+            self.add(item, stage, g + 1, parts)
 
-    def is_there(item, step, row):
+    def is_there(self, item, step, row):
         """Say whether an item of a step has weights."""
+        plan = self.plan
         if plan.tiles > 1:
-            return row * plan.columns + item % plan.tiles * rows < D.shape[0]
-        chunk = (plan.items * step + item) * plan.shares + (consumer if plan.shares > 1 else 0)
-        return chunk < chunks
+            return row * plan.columns + item % plan.tiles * self.rows < self.columns
+        chunk = (plan.items * step + item) * plan.shares + (self.consumer if plan.shares > 1 else 0)
+        return chunk < self.chunks
 
+
+@tw.function
+def consume(plan, numbers, works, ring, peers, chunks, sX, sW, beside, sD, D, operands, alpha, beta):
+    """Compute a consumer's columns of the weights of each tile, or all columns for a consumer's share of K."""
+    epilogue = plan.epilogue.bind(numbers)
+    products = Consumer(plan, ring, chunks, D.shape[0], sX, sW, beside)
+    consumer, shares = products.consumer, Shares(plan) if plan.shares > 1 else None
     for row, column, batch, _split in works:
-        first, last = works.steps(0, peers)
-        tw.clear(acc)
-        stage = take(plan, state)
-        dequantise(0, stage)
-        for step in tw.range(first, last, unroll=1):
-            held, parts = stage, parts_of_iteration()
-            begin(0, held, 0, parts)
-            for item in tw.static_range(1, plan.items):
-                is_next = item % (plan.tiles * plan.span) == 0
-                next = take(plan, state) if is_next else held
-                if plan.overlaps:
-                    dequantise(item, next)
-                    begin(item, next, 0, parts)
-                    add(item - 1, held, 0, parts, pending=1)
-                else:
-                    # Behind the last chunk, or column, nothing is made. ptxas moves what stands in a branch over no
-                    # wait: so items are made while products are under way.
-                    if is_there(item, step, row):
-                        dequantise(item, next)
-                    finish_item(item - 1, held, parts)
-                if is_next:
-                    state.give_back(held)
-                if not plan.overlaps:
-                    begin(item, next, 0, parts)
-                held = next
-            if step + 1 < last:
-                stage = take(plan, state)
-                dequantise(0, stage)
-            finish_item(plan.items - 1, held, parts)
-            state.give_back(held)
-        place = row, column, batch
+        products.add_up(row, *works.steps(0, peers))
+        acc, place = products.acc, (row, column, batch)
         if shares is not None:
             shares.add(acc, consumer)
             if consumer == 0:
