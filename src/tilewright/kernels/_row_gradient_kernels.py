@@ -65,96 +65,119 @@ def norm_gradient_held(
     have `columns` columns of the same row each, and store a step later what they need each other's sums for. With two
     stages a step waits for its rows before it asks for others, and loads its numbers then: more under way is slower.
     """
-    kind, extent, rows, blocks = wide(x.dtype), x.shape[-1], scale.shape[0], tw.cluster_dim.x
-    rank, step = (tw.block_rank_in_cluster() if blocks > 1 else 0), tw.grid_dim.x // blocks * beside
-    first, thread = tw.block_idx.x // blocks * beside, tiles.get_slice(tw.thread_idx.x)
-    rings = [tw.shared(t.dtype, (columns, beside, stages)) for t in (dy, x)]
+    rows, blocks = scale.shape[0], tw.cluster_dim.x
+    step, first = tw.grid_dim.x // blocks * beside, tw.block_idx.x // blocks * beside
+    held = HeldRows((dy, x), (mean, scale), tiles, columns, beside, stages)
     late = blocks > 1  # what other blocks have summed up is waited for a step later
     ahead = stages - 1 - late
-
-    def own(row):
-        return held_part(row, tiles, columns, rank)
-
-    def bring(at, stage):
-        for t, ring in zip((dy, x), rings, strict=True):
-            tw.copy(own(row_of(t, at)), thread.partition_D(ring[:, tw.thread_idx.y, stage]))
-        tw.cp_async_commit()
-
-    def numbers_of(at):
-        return tuple(None if t is None else tw.guarded(t)[at] for t in (mean, scale))
-
     for n in tw.static_range(ahead):
-        bring(first + n * step + tw.thread_idx.y, n)
-    like, w = own(row_of(x, first)), None if weight is None else own(tw.guarded(weight))
-    if w is not None and beside == 1 and weight.dtype.bits <= x.dtype.bits:
-        # Three stages leave less of L1 than the weight takes.
-        held = thread.partition_D(tw.shared(weight.dtype, columns))
-        held[...] = w
-        w = held
-    sums = [None if out is None else tw.fragment_like(like.to(kind)) for out in (weight_sums, bias_sums)]
-    for total in sums:
-        if total is not None:
-            tw.clear(total)
-    exchange = Exchange(kind) if late else None
-    stage, inverse, numbers = 0, 1 / kind(extent), numbers_of(first + tw.thread_idx.y)
+        held.bring(first + n * step + tw.thread_idx.y, n)
+    held.begin(weight, weight_sums is not None, bias_sums is not None, first)
+    exchange = Exchange(held.kind) if late else None
+    stage, numbers = 0, held.numbers_of(first + tw.thread_idx.y)
     before = numbers
-
-    def differences(stage, numbers):
-        """Add a row to the sums, and return the thread's sums of g * x^ and g."""
-        parts, slope, middle = parts_of(stage), kind(0), kind(0)
-        for i in tw.static_range(tw.size(like.shape[1])):
-            gradient, values = gradient_and_values(*parts, None, i, *numbers, kind)
-            if sums[0] is not None:
-                sums[0][:, i] += gradient * values
-            if sums[1] is not None:
-                sums[1][:, i] += gradient
-            if w is not None:
-                gradient = gradient * w[:, i].to(kind)
-            for n in tw.static_range(tw.size(gradient)):
-                slope = slope + gradient[n] * values[n]
-            if mean is not None:
-                middle = middle + gradient.reduce("add")
-        return (slope,) if mean is None else (slope, middle)
-
-    def parts_of(stage):
-        return [thread.partition_D(ring[:, tw.thread_idx.y, stage]) for ring in rings]
-
-    def store(at, stage, numbers, both):
-        """Store dx = scale * g - scale * mean(g) - scale^2 * mean(g * x^) * (x - mean)."""
-        parts, part, (shift, factor) = parts_of(stage), own(row_of(dx, at)), numbers
-        steep, middle = both[0] * inverse * (factor * factor), None if mean is None else both[1] * inverse * factor
-        for i in tw.static_range(tw.size(like.shape[1])):
-            gradient, values = gradient_and_values(*parts, w, i, shift, None, kind)
-            part[:, i] = gradient * factor - (values * steep if mean is None else middle + values * steep)
-
     for start in range(first, rows + late * step, step):
         at = start + tw.thread_idx.y
         if stages == 2:
             tw.cp_async_wait(0)
-        bring(at + ahead * step, (stage + ahead) % stages)
+        held.bring(at + ahead * step, (stage + ahead) % stages)
         if stages == 2:
-            numbers = numbers_of(at)
+            numbers = held.numbers_of(at)
         else:
-            coming = numbers_of(at + step)
+            coming = held.numbers_of(at + step)
             tw.cp_async_wait(ahead)
-        both = tw.reduce(differences(stage, numbers), "add", tiles.size)
+        both = tw.reduce(held.add(stage, numbers), "add", tiles.size)
         if late:
             n = (start - first) // step
             if start < rows:
                 exchange.send(both, n)
             if start > first:
-                store(at - step, (stage + stages - 1) % stages, before, exchange.sums(len(both), n - 1))
+                held.store(dx, at - step, (stage + stages - 1) % stages, before, exchange.sums(len(both), n - 1))
             before = numbers
         else:
-            store(at, stage, numbers, both)
+            held.store(dx, at, stage, numbers, both)
         stage, numbers = (stage + 1) % stages, numbers if stages == 2 else coming
     if beside > 1:
         tw.cp_async_wait(0)  # sums take the place of the ring
     if late:
         tw.cluster_sync()  # what this block sent has arrived
-    for out, total in zip((weight_sums, bias_sums), sums, strict=True):
+    for out, total in zip((weight_sums, bias_sums), held.sums, strict=True):
         if out is not None:
-            put_sums(own(row_of(out, first // beside)), total, thread, columns, beside)
+            put_sums(held.own(row_of(out, first // beside)), total, held.thread, columns, beside)
+
+
+class HeldRows:
+    """A thread's part of rows of dy and x: rings of those to come, and sums of weights and biases over all rows."""
+
+    def __init__(self, arrays, numbers, tiles, columns, beside, stages):
+        self.arrays, self.numbers, self.tiles, self.columns, self.beside = arrays, numbers, tiles, columns, beside
+        self.x, (self.mean, _) = arrays[1], numbers
+        self.kind = wide(self.x.dtype)
+        self.rank = tw.block_rank_in_cluster() if tw.cluster_dim.x > 1 else 0
+        self.thread = tiles.get_slice(tw.thread_idx.x)
+        self.rings = [tw.shared(t.dtype, (columns, beside, stages)) for t in arrays]
+
+    def own(self, row):
+        """Return the thread's part of a row, or of the block's columns of it."""
+        return held_part(row, self.tiles, self.columns, self.rank)
+
+    def bring(self, at, stage):
+        """Begin to copy a row of both to a stage."""
+        for t, ring in zip(self.arrays, self.rings, strict=True):
+            tw.copy(self.own(row_of(t, at)), self.thread.partition_D(ring[:, tw.thread_idx.y, stage]))
+        tw.cp_async_commit()
+
+    def numbers_of(self, at):
+        """Return the mean and the scale of a row."""
+        return tuple(None if t is None else tw.guarded(t)[at] for t in self.numbers)
+
+    @tw.function
+    def begin(self, weight, has_weight_sums, has_bias_sums, first):
+        """Take the thread's part of the weight, and clear the sums."""
+        self.inverse = 1 / self.kind(self.x.shape[-1])
+        self.like, self.w = self.own(row_of(self.x, first)), None if weight is None else self.own(tw.guarded(weight))
+        if weight is not None and self.beside == 1 and weight.dtype.bits <= self.x.dtype.bits:
+            # Three stages leave less of L1 than the weight takes.
+            held = self.thread.partition_D(tw.shared(weight.dtype, self.columns))
+            held[...] = self.w
+            self.w = held
+        of_row = self.like.to(self.kind)
+        self.sums = [tw.fragment_like(of_row) if has else None for has in (has_weight_sums, has_bias_sums)]
+        for total in self.sums:
+            if total is not None:
+                tw.clear(total)
+
+    def parts_of(self, stage):
+        """Return the thread's part of both rows of a stage."""
+        return [self.thread.partition_D(ring[:, tw.thread_idx.y, stage]) for ring in self.rings]
+
+    @tw.function
+    def add(self, stage, numbers):
+        """Add a row to the sums, and return the thread's sums of g * x^ and g."""
+        parts, slope, middle = self.parts_of(stage), self.kind(0), self.kind(0)
+        for i in tw.static_range(tw.size(self.like.shape[1])):
+            gradient, values = gradient_and_values(*parts, None, i, *numbers, self.kind)
+            if self.sums[0] is not None:
+                self.sums[0][:, i] += gradient * values
+            if self.sums[1] is not None:
+                self.sums[1][:, i] += gradient
+            if self.w is not None:
+                gradient = gradient * self.w[:, i].to(self.kind)
+            for n in tw.static_range(tw.size(gradient)):
+                slope = slope + gradient[n] * values[n]
+            if self.mean is not None:
+                middle = middle + gradient.reduce("add")
+        return (slope,) if self.mean is None else (slope, middle)
+
+    @tw.function
+    def store(self, dx, at, stage, numbers, both):
+        """Store dx = scale * g - scale * mean(g) - scale^2 * mean(g * x^) * (x - mean)."""
+        parts, part, (shift, factor) = self.parts_of(stage), self.own(row_of(dx, at)), numbers
+        steep = both[0] * self.inverse * (factor * factor)
+        middle = None if self.mean is None else both[1] * self.inverse * factor
+        for i in tw.static_range(tw.size(self.like.shape[1])):
+            gradient, values = gradient_and_values(*parts, self.w, i, shift, None, self.kind)
+            part[:, i] = gradient * factor - (values * steep if self.mean is None else middle + values * steep)
 
 
 @tw.function
