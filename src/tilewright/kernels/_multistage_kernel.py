@@ -36,94 +36,124 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     A, B, D, *operands = (
         A[:, :, batch], matrices_of_b[0], *(x[:, :, matrix] for x in (D, *operands[: len(operands) - len(numbers)]))
     )  # fmt: skip
+    tile = Tile(plan, A, matrices_of_b, arrays, (m_block, n_block, batch), splits)
+    tile.start()
+    tile.add_up()
+    if plan.parts is not None:
+        tile.mend(A, B)
+    finish(plan.epilogue.bind(numbers), tile.acc, tile.thread, D, tuple(operands), tile.block, alpha, beta, matrix)
 
-    tid = tw.thread_idx.x
-    sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
-    tiles_a = TileLoader(plan.a, A, sA, m_block, tid, splits)
-    loaders = [TileLoader(plan.b, x, sB, n_block, tid, splits, part) for part, x in enumerate(matrices_of_b)]
-    tiles_b = loaders[0]
-    loaders = [tiles_a, *loaders]
 
-    # Fragments of some steps of K; their loads see the same registers in their own order.
-    thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
-    held = plan.held_steps
-    rA = tw.registers(A.dtype, (*plan.mma.partition_shape((plan.a.rows, plan.a.depth), "A")[:2], held))
-    rB = tw.registers(B.dtype, (*plan.mma.partition_shape((plan.b.rows, plan.b.depth), "B")[:2], held))
-    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
-    tw.clear(acc)
-    scales = BlockScales(plan, thread, arrays, (m_block, n_block, batch)) if arrays else None
-    chunk = plan.chunk  # the steps of K whose products are summed by themselves
-    sums = tw.registers(acc.dtype, acc.shape) if chunk else acc
-    tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
-    tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
-
-    k_tiles, steps = tiles_a.tiles - tiles_a.begin, tw.size(tLsA.shape[2])
-    pipe = tw.pipeline(plan.stages)
-    for k_tile in tw.static_range(pipe.ahead):
-        for loader in loaders:
-            start_tile(loader, k_tile, k_tile)
-        pipe.commit()
-    pipe.wait()
-    tw.copy(plan.a.load, tLsA[:, :, 0, 0], tLrA[:, :, 0])
-    tw.copy(plan.b.load, tLsB[:, :, 0, 0], tLrB[:, :, 0])
-
-    def start_next(k_tile, step, start):
-        """Begin the copies that belong to a step, of the tile that comes `pipe.ahead` tiles later."""
-        coming, free = k_tile + pipe.ahead, pipe.write_stage(k_tile)
-        for loader in loaders:
-            if step == (0 if loader is tiles_a else plan.step_of_b):
-                start(loader, coming, free)
-        if step == plan.step_of_b:
-            pipe.commit()
+class Tile:
+    """A tile of D: its rings of shared memory, fragments of some steps of K, and its sums."""
 
     @tw.function
-    def multiply(k_tile, start):
+    def __init__(self, plan, A, matrices_of_b, arrays, place, splits):
+        tid, type_of_b = tw.thread_idx.x, matrices_of_b[0].dtype
+        self.plan, self.block = plan, place[:2]
+        sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(type_of_b, plan.b.smem)
+        self.tiles_a = TileLoader(plan.a, A, sA, place[0], tid, splits)
+        of_b = [TileLoader(plan.b, x, sB, place[1], tid, splits, part) for part, x in enumerate(matrices_of_b)]
+        self.tiles_b, self.loaders = of_b[0], [self.tiles_a, *of_b]
+        # Fragments of some steps of K; their loads see the same registers in their own order.
+        self.thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
+        held = plan.held_steps
+        self.rA = tw.registers(A.dtype, (*plan.mma.partition_shape((plan.a.rows, plan.a.depth), "A")[:2], held))
+        self.rB = tw.registers(type_of_b, (*plan.mma.partition_shape((plan.b.rows, plan.b.depth), "B")[:2], held))
+        self.acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
+        tw.clear(self.acc)
+        self.scales = BlockScales(plan, self.thread, arrays, place) if arrays else None
+        # Products of `plan.chunk` steps of K are summed by themselves.
+        self.sums = tw.registers(self.acc.dtype, self.acc.shape) if plan.chunk else self.acc
+        self.tLsA, self.tLrA = loader_a.partition_S(sA), loader_a.retile_D(self.rA)
+        self.tLsB, self.tLrB = loader_b.partition_S(sB), loader_b.retile_D(self.rB)
+        self.k_tiles, self.steps = self.tiles_a.tiles - self.tiles_a.begin, tw.size(self.tLsA.shape[2])
+        self.pipe = tw.pipeline(plan.stages)
+
+    @tw.function
+    def start(self):
+        """Begin the copies of the first tiles of K, and load the first fragments."""
+        for k_tile in tw.static_range(self.pipe.ahead):
+            for loader in self.loaders:
+                start_tile(loader, k_tile, k_tile)
+            self.pipe.commit()
+        self.pipe.wait()
+        self.load(0, 0, 0)
+
+    @tw.function
+    def load(self, step, stage, place):
+        """Load the fragments of a step."""
+        tw.copy(self.plan.a.load, self.tLsA[:, :, step, stage], self.tLrA[:, :, place])
+        tw.copy(self.plan.b.load, self.tLsB[:, :, step, stage], self.tLrB[:, :, place])
+
+    @tw.function
+    def add_up(self):
+        """Multiply all tiles of K."""
+        plan, tiles_a, first = self.plan, self.tiles_a, 0
+        if plan.has_edges or plan.is_scalar:
+            # As long as copies bring whole tiles of K only rows have to be guarded, and those only at the edges.
+            first = tw.maximum(tiles_a.whole_tiles - tiles_a.begin - self.pipe.ahead, 0)
+            if first > 0 and tiles_a.has_all_rows() and self.tiles_b.has_all_rows():
+                for k_tile in range(first):
+                    self.multiply(k_tile, start_whole_tile)
+            elif (plan.a.guard_rows or plan.b.guard_rows) and first > 0:
+                for k_tile in range(first):
+                    self.multiply(k_tile, start_rows)
+        for k_tile in range(first, self.k_tiles):
+            self.multiply(k_tile, start_tile)
+        self.pipe.drain()
+
+    @tw.function
+    def multiply(self, k_tile, start):
         """Multiply a tile of K while the copies of a later one begin."""
+        plan, pipe, acc, sums = self.plan, self.pipe, self.acc, self.sums
         stage = pipe.read_stage(k_tile)
-        found = None if scales is None else scales.load(tiles_a.begin + k_tile)
+        found = None if self.scales is None else self.scales.load(self.tiles_a.begin + k_tile)
         # Guards need registers, of which more are free before the next fragments are there.
         is_early = plan.has_edges and not plan.is_scalar
-        for k in tw.static_range(steps):
+        for k in tw.static_range(self.steps):
             if is_early:
-                start_next(k_tile, k, start)
-            if k == steps - 1:  # the next fragments are those of the next tile
+                self.start_next(k_tile, k, start)
+            if k == self.steps - 1:  # the next fragments are those of the next tile
                 pipe.wait()
                 stage = pipe.read_stage(k_tile + 1)
-            following = (k + 1) % steps
-            tw.copy(plan.a.load, tLsA[:, :, following, stage], tLrA[:, :, (k + 1) % held])
-            tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
+            self.load((k + 1) % self.steps, stage, (k + 1) % plan.held_steps)
             if not is_early:
-                start_next(k_tile, k, start)
-            if chunk and k % chunk == 0:
+                self.start_next(k_tile, k, start)
+            if plan.chunk and k % plan.chunk == 0:
                 tw.clear(sums)
-            if plan.is_scalar:
-                multiply_add(sums, rA[0, :, k % held], rB[0, :, k % held])
-            elif plan.parts is None:
-                tw.gemm(plan.mma, sums, rA[:, :, k % held], rB[:, :, k % held], sums)
-            else:
-                add_products_of_parts(plan, sums, rA[:, :, k % held], rB[:, :, k % held])
-            if scales is None and chunk and (k + 1) % chunk == 0:
+            self.add_products(k % plan.held_steps)
+            if self.scales is None and plan.chunk and (k + 1) % plan.chunk == 0:
                 for i in tw.static_range(tw.size(acc)):
                     acc[i] += sums[i]
-        if scales is not None:
-            add_scaled(acc, sums, scales.factors(found, 0, tw.size(acc)))
+        if self.scales is not None:
+            add_scaled(acc, sums, self.scales.factors(found, 0, tw.size(acc)))
 
-    first = 0
-    if plan.has_edges or plan.is_scalar:
-        # As long as the copies bring whole tiles of K only rows have to be guarded, and those only at the edges.
-        first = tw.maximum(tiles_a.whole_tiles - tiles_a.begin - pipe.ahead, 0)
-        if first > 0 and tiles_a.has_all_rows() and tiles_b.has_all_rows():
-            for k_tile in range(first):
-                multiply(k_tile, start_whole_tile)
-        elif (plan.a.guard_rows or plan.b.guard_rows) and first > 0:
-            for k_tile in range(first):
-                multiply(k_tile, start_rows)
-    for k_tile in range(first, k_tiles):
-        multiply(k_tile, start_tile)
-    pipe.drain()
-    if plan.parts is not None:
-        mend(plan, acc, thread, A, B, (m_block, n_block), (tiles_a.begin * plan.a.depth, tiles_a.depth))
-    finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta, matrix)
+    @tw.function
+    def add_products(self, place):
+        """Add the products of a step whose fragments are in a place."""
+        plan, a, b = self.plan, self.rA[:, :, place], self.rB[:, :, place]
+        if plan.is_scalar:
+            multiply_add(self.sums, a[0, :], b[0, :])
+        elif plan.parts is None:
+            tw.gemm(plan.mma, self.sums, a, b, self.sums)
+        else:
+            add_products_of_parts(plan, self.sums, a, b)
+
+    @tw.function
+    def start_next(self, k_tile, step, start):
+        """Begin the copies that belong to a step, of the tile that comes `pipe.ahead` tiles later."""
+        coming, free = k_tile + self.pipe.ahead, self.pipe.write_stage(k_tile)
+        for loader in self.loaders:
+            if step == (0 if loader is self.tiles_a else self.plan.step_of_b):
+                start(loader, coming, free)
+        if step == self.plan.step_of_b:
+            self.pipe.commit()
+
+    def mend(self, A, B):
+        """Compute again what parts cannot give."""
+        span = self.tiles_a.begin * self.plan.a.depth, self.tiles_a.depth
+        mend(self.plan, self.acc, self.thread, A, B, self.block, span)
 
 
 @tw.function
