@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.kernels.family import Candidate, Family
+from tilewright.kernels.gemv import Gemv
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.hopper_parts import HopperParts
 from tilewright.kernels.model import Machine
@@ -32,6 +33,7 @@ FAMILIES: tuple[Family, ...] = (
     HopperParts(),
     Multistage(),
     Streaming(),
+    Gemv(),
     WeightStreaming(),
     WeightTiles(),
     WeightWarpgroups(),

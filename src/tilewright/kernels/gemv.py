@@ -1,0 +1,167 @@
+"""Products of a few vectors and a matrix (GEMV), by multiply-adds in the type of the accumulators.
+
+Such a product takes the time of reading the matrix, whatever multiplies it: so float32 and float64, which tensor cores
+do not multiply, are as fast as memory. The kernel is `_gemv_kernel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property, lru_cache
+
+from tilewright.arch import VECTOR_BYTES, Arch, blocks_allowed
+from tilewright.dtypes import DType, bfloat16, float16, float32, float64
+from tilewright.kernels._gemv_kernel import multiply_vectors
+from tilewright.kernels.epilogue import ElementEpilogue
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
+from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.launch import Kernel
+from tilewright.layout import Layout
+
+MOST, THREADS, AHEAD, LINE = 8, 256, 8, 128
+_TYPES = (float16, bfloat16, float32, float64)
+# From a load to its data, and what a launch takes beside its loads, in microseconds.
+_LATENCY_US, _START_US = 0.8, 2.0
+
+
+@dataclass(frozen=True)
+class GemvPlan:
+    """What the kernel knows at compile time.
+
+    A block computes `columns` of the result for all `vectors`; `lanes` read a line of the matrix, `width` elements
+    each, and `shares` of them divide K. The few vectors are rows of B where it `is_turned`.
+    """
+
+    vectors: int
+    columns: int
+    lanes: int
+    width: int
+    ahead: int  # vectors that a lane asks for at a time
+    is_along_k: bool
+    is_turned: bool
+    accumulator: DType
+    epilogue: ElementEpilogue
+    threads: int = THREADS
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # every launch looks its plan up
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def shares(self) -> int:
+        """How many groups of lanes have the same columns."""
+        groups = self.threads // self.lanes
+        return groups // self.columns if self.is_along_k else groups
+
+    @property
+    def sums(self) -> Layout:
+        """The sums of each share: columns, which threads write and read side by side, come first."""
+        return Layout((self.columns, self.vectors, self.shares))
+
+
+def is_turned(problem: Problem) -> bool:
+    """Whether the few vectors are the columns of D."""
+    return problem.n < problem.m
+
+
+def matrix_of(problem: Problem) -> Operand:
+    """Return the operand that is not of few rows."""
+    return problem.a if is_turned(problem) else problem.b
+
+
+class Gemv(Family):
+    """Each column of a matrix times up to eight vectors; groups of lanes divide K."""
+
+    name = "gemv"
+    takes_parts = True  # float32 is multiplied as it is, which is more exact
+    is_simulated = False  # a result is what such calls want, and one family gives it
+
+    def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
+        """Return tiles of a few rows by 1 to 256 columns; none for what the family is not for."""
+        matrix, few = matrix_of(problem), min(problem.m, problem.n)
+        known = problem.a.dtype in _TYPES and problem.a.dtype == problem.b.dtype and not problem.blocks
+        if not known or few > MOST or matrix.major == "none" or problem.accumulator not in (float32, float64):
+            return []
+        vectors, size = 1 << (few - 1).bit_length(), matrix.dtype.bytes
+        width = max(1, min(matrix.alignment, VECTOR_BYTES) // size)
+        if matrix.major == "K":
+            groups = THREADS * width * size // LINE if width * size >= 4 else THREADS // 32
+            columns = [groups >> n for n in range(groups.bit_length()) if groups >> n >= 1]
+        else:
+            columns = [lanes * width for lanes in (32, 16, 8, 4, 2) if lanes * width * size <= 4 * LINE]
+        return [Configuration((vectors, n, width), (1, THREADS // 32), AHEAD) for n in columns]
+
+    def needs(self, problem: Problem) -> Needs:
+        """Return that the matrix is contiguous along one mode."""
+        matrix = LayoutNeeds(("K", "MN"))
+        return Needs(a=matrix) if is_turned(problem) else Needs(b=matrix)
+
+    def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
+        plan = _plan(problem, configuration)
+        shared = plan.columns * plan.vectors * plan.shares * plan.accumulator.bytes
+        sums = plan.vectors * (1 if plan.is_along_k else plan.width) * plan.accumulator.bytes // 4
+        rejection = None
+        if sums > 64:
+            rejection = f"{sums} registers for sums"
+        elif shared > 49152:
+            rejection = f"{shared} bytes of shared memory for sums"
+        return Resources(shared, sums, rejection)
+
+    def predict(
+        self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
+    ) -> Prediction:
+        """Return the longer of what memory takes, and the loads of a lane, one after another."""
+        plan = _plan(problem, configuration)
+        rows = problem.m if plan.is_turned else problem.n
+        blocks = -(-rows // plan.columns) * problem.batch
+        allowed = blocks_allowed(
+            machine.arch, threads=plan.threads, registers=_registers(plan), shared_bytes=resources.shared_bytes
+        )
+        resident = max(1, min(allowed.values()))
+        waves = -(-blocks // (machine.multiprocessors * resident))
+        of_step = plan.shares * plan.ahead * (plan.lanes * plan.width if plan.is_along_k else 1)
+        loads = -(-max(problem.k, 1) // of_step)
+        compute = _START_US + waves * loads * _LATENCY_US
+        memory = _START_US + problem.bytes / machine.bandwidth
+        return Prediction(blocks, resident, waves, compute, memory)
+
+    def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
+        plan = _plan(problem, configuration)
+        function = problem.epilogue
+        if isinstance(function, ElementFunction):
+            numbers = function.uses(problem.accumulator, problem.elements, arch)
+            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        blocks = -(-(problem.m if plan.is_turned else problem.n) // plan.columns) * problem.batch
+        launcher = _kernel(len(problem.operands) + len(plan.epilogue.numbers))[blocks, plan.threads]
+        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+
+
+def _registers(plan: GemvPlan) -> int:
+    """Return about how many registers a thread takes."""
+    size = plan.accumulator.bytes // 4
+    sums = plan.vectors * (1 if plan.is_along_k else plan.width) * size
+    return min(255, 48 + plan.ahead * 4 + sums + 4 * plan.vectors)
+
+
+@cache
+def _kernel(further: int) -> Kernel:
+    return multiply_vectors.numbered(further).configure(min_blocks=1)
+
+
+@lru_cache(maxsize=1024)
+def _plan(problem: Problem, configuration: Configuration) -> GemvPlan:
+    """Plan a kernel; problems that differ in extents only have equal plans."""
+    vectors, columns, width = configuration.tile
+    matrix = matrix_of(problem)
+    is_along_k = matrix.major == "K"
+    lanes = min(32, LINE // (width * matrix.dtype.bytes)) if is_along_k else columns // width
+    return GemvPlan(
+        vectors, columns, lanes, width, configuration.stages, is_along_k, is_turned(problem), problem.accumulator,
+        ElementEpilogue.of(problem),
+    )  # fmt: skip
