@@ -285,6 +285,11 @@ class Matmul:
                 "a prepared product writes its result anew at each call, and arrays of JAX never change",
                 help="call tw.matmul, or give an array of another library: out=",
             )
+        if isinstance(b, Quantized) and b.order is not None:  # a copy of a, which no launch makes anew
+            raise ArgumentError(
+                "b is packed in the order of its g_idx, and a prepared product reads the columns of a as they are",
+                help="pass a[..., b.order] as a, and dataclasses.replace(b, order=None) as b",
+            )
         with prepare_launches() as launches:
             result = self(
                 a, b, out=out, alpha=alpha, beta=beta, c=c, bias=bias, epilogue=epilogue, out_dtype=out_dtype,
