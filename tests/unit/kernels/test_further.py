@@ -165,6 +165,11 @@ def test_nothing() -> None:
         tw.matmul(numbers(0, 4), numbers(4, 3), also=("max", -2))
 
 
+def test_asking_for_none_gives_the_product_alone() -> None:
+    a = np.eye(2, dtype=np.float32)
+    assert np.array_equal(tw.matmul(a, a, also=[]), a) and np.array_equal(tw.matmul(a, a, also=()), a)
+
+
 def test_prepared_and_explained() -> None:
     a, b = numbers(40, 24), numbers(24, 36)
     product = tw.matmul.prepare(a, b, also=[("sum", -2)])
@@ -182,6 +187,7 @@ def test_prepared_and_explained() -> None:
         (lambda a: tw.matmul(a, a, also=("mean", -1)), "also asks for"),
         (lambda a: tw.matmul(a, a, also=[("sum", 0)]), "also asks for"),
         (lambda a: tw.matmul(a, a, also="what"), "also asks for 'what'"),
+        (lambda a: tw.matmul(a, a, also=np.ones(3)), r"also asks for array\(\[1"),
         (lambda a: tw.matmul(a, a, also=[tw.tfloat32]), "not a type of an array"),
         (lambda a: tw.matmul(a[0], a, also=("sum", -1)), "is a vector"),
         (lambda a: tw.matmul(a, a, also=("scale", -1)), "the result is float32"),
