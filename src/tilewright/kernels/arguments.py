@@ -144,14 +144,12 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         steps += [_place_strides(extents)] * is_placed
         # A batch may become rows, but no columns: if there is only one column, it could.
         folds = not is_reduced and not (is_placed and extents.n == 1)
-        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=folds)
+        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=folds, swaps=not has_scales)
         if is_placed:
             arrangement, rows = _numbered(arrangement)
         if any(begins):
             arrangement = _begun_later(arrangement, begins)
     is_swapped = arrangement is not None and arrangement.is_swapped
-    if has_scales and is_swapped:
-        raise ArgumentError("also asks for scales, and out is contiguous along columns", help="give out row-major")
     problem = Problem(
         *_matrices(inputs, extents, arrangement),
         compute=_compute(types.compute, b.dtype, arrangement),

@@ -129,6 +129,16 @@ def test_scales_that_are_computed_on_the_way(shape: tuple[int, int, int]) -> Non
     np.testing.assert_allclose(sums, np.maximum(x, 0).sum(0), atol=1e-4)
 
 
+def test_scales_of_a_result_of_one_column_and_of_one_that_is_contiguous_along_columns() -> None:
+    """Where the elements of a column are contiguous, other products compute D^T, which has scales of columns."""
+    for n in (1, 130):
+        a, b = numbers(6, 8), numbers(8, n)
+        out = np.zeros((n, 6), tw.float8_e4m3fn.numpy).T
+        y, scales = tw.matmul(a, b, out=out, also=("scale", -1))
+        assert y is out
+        check_scales(y, scales, a.astype(np.float64) @ b)
+
+
 def test_a_quantised_result_is_an_operand_of_the_next_product() -> None:
     a, b, c = numbers(40, 24), numbers(24, 256), numbers(16, 256)
     y, scales = tw.matmul(a, b, out_dtype=tw.float8_e4m3fn, also=("scale", -1))
