@@ -144,7 +144,9 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         steps += [_place_strides(extents)] * is_placed
         # A batch may become rows, but no columns: if there is only one column, it could.
         folds = not is_reduced and not (is_placed and extents.n == 1)
-        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=folds, swaps=not has_scales)
+        arrangement = arrange(
+            extents, out.strides, *factors, steps, list(blocks.values()), folds=folds, swaps=not has_scales
+        )
         if is_placed:
             arrangement, rows = _numbered(arrangement)
         if any(begins):
