@@ -29,6 +29,7 @@ from tilewright.kernels.dispatch import CallPlan, machine_of, plan_call
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.further import Asked, asked, write_nothing
 from tilewright.kernels.model import Machine
+from tilewright.kernels.pairs import Gated
 from tilewright.kernels.quantized import Quantized
 from tilewright.kernels.results import handed_over, maker_for
 from tilewright.kernels.weight_arguments import arrange_weights
@@ -156,7 +157,7 @@ class Matmul:
             if type(beta) not in (int, float):
                 _check_number("beta", beta)
             if beta != 0 and c is None:
-                c = _addend(out, beta)
+                c = _addend(out, beta, epilogue)
             if out_dtype is not None:
                 out_dtype = _element_type(out_dtype)
             weights = None
@@ -217,7 +218,7 @@ class Matmul:
         _check_number("alpha", alpha)
         _check_number("beta", beta)
         if beta != 0 and c is None:
-            c = _addend(out, beta)
+            c = _addend(out, beta, epilogue)
         weights = b.format if isinstance(b, Quantized) else None
         arrays = (a, b, out, c, bias, *(function.arrays if function else ()))
         if isinstance(b, Quantized):
@@ -507,9 +508,9 @@ def _scales(
     return alpha, tuple(arrays), tuple(arrays.values())
 
 
-def _addend(out: Any, beta: Any) -> Any:
+def _addend(out: Any, beta: Any, epilogue: Any) -> Any:
     """Return what beta multiplies in a call without c."""
-    if out is None:
+    if out is None or type(epilogue) is Gated:  # of which out has not the columns of the product
         raise ArgumentError(f"beta is {beta}, and there is neither c nor out that it could multiply", help="pass c=")
     return out
 
