@@ -83,7 +83,7 @@ class PatchReport:
             if type(module) is MODULES.get(before):
                 module.__class__ = before
             elif gated.is_gated(module):
-                del module.forward, module.gated
+                del module.forward
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -154,7 +154,7 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
         is_skipped = any(fnmatchcase(name, p) for p in patterns)
         layers = None if is_skipped else gated.gated_layers(module)
         if layers is not None:
-            module.gated, module.forward = layers, partial(gated.gated_forward, module)
+            module.forward = partial(gated.gated_forward, module, layers)
             changed.append((module, type(module)))
             rows.append(PatchRow(name, _shown(type(module)), "a gated layer", None))
             continue
