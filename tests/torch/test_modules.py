@@ -160,12 +160,18 @@ class Crossed(Gated):
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.gate_proj(x))
 
 
+class Training(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(found * 0 if self.training else found)
+
+
 class Branching(Gated):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) if x.sum() > 0 else x
 
 
-@pytest.mark.parametrize("kind", [Gated, Swapped, Shifted, Crossed, Branching])
+@pytest.mark.parametrize("kind", [Gated, Swapped, Shifted, Crossed, Training, Branching])
 def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
     torch.manual_seed(0)
     known = torch.nn.Sequential(kind())
@@ -180,7 +186,7 @@ def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
         pairs = [pair for pair in zip(found, expected, strict=True) if pair != (None, None)]
         assert torch.allclose(ours(x), known(x), atol=1e-6) and all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
         if is_gated:
-            assert ours[0].forward.args == (ours[0],)
+            assert ours[0].forward.args[0] is ours[0]
             graph = torch.export.export(ours, (x,)).graph_module.code
             assert "silu" not in graph.replace("'silu'", "") and graph.count("torch.ops.tilewright.matmul") == 3
     report.undo()
@@ -191,9 +197,28 @@ def test_layers_of_a_gated_layer_keep_their_hooks() -> None:
     net, seen, x = Gated(), [], torch.randn(3, 4)
     expected = net(x)
     tw.torch.patch(net)
-    for name in ("gate_proj", "up_proj", "down_proj"):
-        net.get_submodule(name).register_forward_hook(lambda *args, name=name: seen.append(name))
-    assert torch.allclose(net(x), expected, atol=1e-6) and sorted(seen) == ["down_proj", "gate_proj", "up_proj"]
+    names = ("gate_proj", "act_fn", "up_proj", "down_proj")
+    for name in names:
+        hook = net.get_submodule(name).register_forward_hook(lambda *args, name=name: seen.append(name))
+        assert torch.allclose(net(x), expected, atol=1e-6) and seen == [name]
+        seen.clear()
+        hook.remove()
+
+
+def test_a_gated_layer_that_changes_or_has_names_of_its_own() -> None:
+    class Named(Gated):
+        gated = "kept"
+
+    net, x = Named(), torch.randn(3, 4)
+    expected = net(x)
+    report = tw.torch.patch(net.eval())
+    assert not net.training and net.gated == "kept" and torch.allclose(net(x=x), expected, atol=1e-6)
+    net.act_fn = torch.nn.Tanh()
+    assert torch.allclose(net(x), net.down_proj(torch.tanh(net.gate_proj(x)) * net.up_proj(x)), atol=1e-6)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
+        net(y=x)
+    report.undo()
+    assert net.gated == "kept" and "forward" not in vars(net)
 
 
 class Block(torch.nn.Module):
