@@ -208,7 +208,10 @@ def test_patched_attention() -> None:
 def test_the_module_refuses_shapes_as_torchs_does() -> None:
     x = torch.randn(2, 3, 8)
     for key, value in ((x[:1], x[:1]), (x, x[:, :2])):
-        for module in (tw.torch.nn.Attention(8, 2, batch_first=True), torch.nn.MultiheadAttention(8, 2, batch_first=True)):
+        for module in (
+            tw.torch.nn.Attention(8, 2, batch_first=True),
+            torch.nn.MultiheadAttention(8, 2, batch_first=True),
+        ):
             with pytest.raises((RuntimeError, AssertionError), match="is invalid for input|does not match value shape"):
                 module(x, key, value, need_weights=False)
 

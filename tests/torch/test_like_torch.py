@@ -296,6 +296,11 @@ def test_transforms_of_overloads() -> None:
     torch.testing.assert_close(graph(x), torch.softmax(x, -1))
 
 
+def test_functionalized() -> None:
+    found = torch.func.functionalize(lambda x: shifted(x, 1, [2]).mul_(2))(values(4))
+    torch.testing.assert_close(found, 2 * (values(4) + 3))
+
+
 def test_inference_mode_has_no_gradients() -> None:
     """Not even with gradients enabled within."""
     x = values(4).requires_grad_()

@@ -193,6 +193,11 @@ def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
     assert vars(net[0]).keys() == vars(known[0]).keys() and type(net[0].up_proj) is torch.nn.Linear
 
 
+def test_a_layer_with_packed_weights_is_one_already() -> None:
+    (row,) = tw.torch.patch(tw.torch.nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 2), bits=8, group=-1)).rows
+    assert (row.before, row.reason) == ("tw.torch.nn.QuantizedLinear", "it is one already")
+
+
 def test_layers_of_a_gated_layer_keep_their_hooks() -> None:
     net, seen, x = Gated(), [], torch.randn(3, 4)
     expected = net(x)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of operators, of any type that a schema has
 
 import torch
-
 from torch.utils._pytree import tree_map
 
 from tilewright.errors import ArgumentError
@@ -332,8 +331,11 @@ def _no_gradient(name: str, ctx: Any, *gradients: Any) -> None:
 def _is_transformed() -> bool:
     """Say whether a transform of torch.func is to see a call: not within a rule of vmap, which excludes its key."""
     batched = torch._C.DispatchKey.FuncTorchBatched
-    is_active: bool = torch._C._are_functorch_transforms_active()
-    return is_active and not torch._C._dispatch_tls_is_dispatch_key_excluded(batched)
+    if not torch._C._are_functorch_transforms_active() or torch._C._dispatch_tls_is_dispatch_key_excluded(batched):
+        return False
+    # Functions like that one are not functionalized, and operators are.
+    functorch = torch._C._functorch
+    return bool(functorch.peek_interpreter_stack().key() != functorch.TransformType.Functionalize)
 
 
 _untold: dict[Any, tuple[sharding.Rule, sharding.Check | None]] = {}  # ways of overloads that DTensor has to be told

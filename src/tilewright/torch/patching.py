@@ -173,7 +173,7 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
 def _reason(module: torch.nn.Module) -> str | None:
     """Return why a module stays as it is, or None if there is another class for it."""
     kind = type(module)
-    if kind in MODULES.values():
+    if kind.__module__ == nn.__name__:
         return "it is one already"
     if kind not in MODULES:
         of = next((known for known in MODULES if isinstance(module, known)), None)
@@ -192,7 +192,7 @@ def _reason(module: torch.nn.Module) -> str | None:
 
 def _shown(kind: Any) -> str:
     """Return a class as users write it."""
-    if kind in MODULES.values():
+    if kind.__module__ == nn.__name__:
         return f"tw.torch.nn.{kind.__name__}"
     module: str = kind.__module__
     return f"torch.nn.{kind.__name__}" if module.startswith("torch.nn.modules.") else f"{module}.{kind.__qualname__}"
