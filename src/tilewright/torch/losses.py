@@ -143,7 +143,8 @@ def cross_entropy(
     that is not a class gives NaN; on the CPU it is torch's `IndexError`. Inside of torch's `loss_parallel()`, DTensors
     whose classes are divided go to torch's own function; elsewhere their parts are gathered.
 
-    Raises `ArgumentError` for probabilities as the target, another reduction, and weights with label smoothing.
+    Raises `ArgumentError` for probabilities as the target, another reduction, and weights of another shape or
+    with label smoothing.
     """
     check_tensor("cross_entropy", "input", input)
     if reduction not in _REDUCTIONS:
