@@ -296,6 +296,17 @@ def test_transforms_of_overloads() -> None:
     torch.testing.assert_close(graph(x), torch.softmax(x, -1))
 
 
+def test_negatives_are_not_taken_for_what_they_are_of() -> None:
+    x = torch.ones(4, dtype=torch.complex64).mul(1j)
+    for y in (x.imag, x.conj().imag):  # of one memory, and the latter is -1
+        torch.testing.assert_close(tw.torch.softmax(y * torch.arange(4)), torch.softmax(y * torch.arange(4), 0))
+        torch.testing.assert_close(shifted(y, 1, [2]), y + 3)
+    out = torch.empty(4)
+    add[1, 32](out, x.imag, 0.0)
+    with pytest.raises(tw.ArgumentError, match="its memory has the negatives of its elements"):
+        add[1, 32](out, x.conj().imag, 0.0)
+
+
 def test_functionalized() -> None:
     found = torch.func.functionalize(lambda x: shifted(x, 1, [2]).mul_(2))(values(4))
     torch.testing.assert_close(found, 2 * (values(4) + 3))

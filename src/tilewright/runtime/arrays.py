@@ -337,6 +337,8 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
         pointer, strides = tensor.data_ptr(), tuple(tensor.stride())
     except RuntimeError:
         raise ArgumentError(f"it is a tensor of layout {tensor.layout}, which has no strides and no pointer") from None
+    if tensor.is_neg():  # as parts of conjugates are
+        raise ArgumentError("its memory has the negatives of its elements", help="pass its resolve_neg()")
     if pointer < LOW_ADDRESSES and not tensor.untyped_storage().data_ptr():
         pointer = 0
     return ArrayInfo(
@@ -360,7 +362,7 @@ def _torch_adapter() -> Adapter:
     # x.numpy() is not needed anywhere: it refuses bfloat16 and tensors that require grad.
     # Where a tensor is contiguous, its shape tells its strides, and the question is cheaper than the strides.
     # get_device() is -1 on the CPU, and hashes faster than the device object.
-    identity = "{a}.is_contiguous() or {a}.stride(), {a}.dtype, {a}.get_device()"
+    identity = "{a}.is_contiguous() or {a}.stride(), {a}.dtype, {a}.get_device(), {a}.is_neg()"
     return Adapter("torch", _describe_torch, FastAccess("{a}.data_ptr()", "{a}.shape", identity), raw or _torch_stream)
 
 
