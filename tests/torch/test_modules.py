@@ -208,6 +208,10 @@ def test_layers_of_a_gated_layer_keep_their_hooks() -> None:
         assert torch.allclose(net(x), expected, atol=1e-6) and seen == [name]
         seen.clear()
         hook.remove()
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, *args: seen.append(module))
+    net(x)
+    hook.remove()
+    assert seen == [*map(net.get_submodule, names), net]
 
 
 def test_a_gated_layer_that_changes_or_has_names_of_its_own() -> None:

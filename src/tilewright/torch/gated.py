@@ -21,7 +21,8 @@ def gated_forward(module: torch.nn.Module, layers: tuple[str, ...], *args: Any, 
     """Compute down(silu(gate(x)) * up(x)), of layers with these names, with silu * up behind the product."""
     gate, up, down, *others = (module.get_submodule(name) for name in layers)
     is_same = type(up) is nn.Linear and all(type(m) is torch.nn.SiLU for m in others)
-    if not is_same or any(map(_has_hooks, (up, *others))) or keywords or len(args) != 1:
+    hooks = torch.nn.modules.module._has_any_global_hook() or any(map(_has_hooks, (up, *others)))
+    if not is_same or hooks or keywords or len(args) != 1:
         found: torch.Tensor = type(module).forward(module, *args, **keywords)  # up would not be called
     else:
         found = down(matmul(args[0], up.weight.t(), bias=up.bias, epilogue="swiglu", gate=gate(args[0])))
