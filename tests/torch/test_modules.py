@@ -171,7 +171,7 @@ class Branching(Gated):
         return super().forward(x) if x.sum() > 0 else x
 
 
-@pytest.mark.parametrize("kind", [Gated, Swapped, Shifted, Crossed, Training, Branching])
+@pytest.mark.parametrize("kind", [Gated, Swapped, Shifted, Crossed, Branching])
 def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
     torch.manual_seed(0)
     known = torch.nn.Sequential(kind())
@@ -212,6 +212,13 @@ def test_layers_of_a_gated_layer_keep_their_hooks() -> None:
     net(x)
     hook.remove()
     assert seen == [*map(net.get_submodule, names), net]
+
+
+def test_what_is_gated_in_evaluation_alone_stays_as_it_is() -> None:
+    net = Training().eval()
+    tw.torch.patch(net)
+    assert "forward" not in vars(net) and not net.training
+    assert net(torch.ones(1, 4)).any() and torch.equal(net.train()(torch.ones(1, 4))[0], net.down_proj.bias)
 
 
 def test_a_gated_layer_that_changes_or_has_names_of_its_own() -> None:
