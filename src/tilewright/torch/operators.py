@@ -403,7 +403,7 @@ def op(
 
     `vmap` is "elementwise" for a function that works element by element on tensors of one shape: a batch then adds
     elements. "loop" calls it once for each item of the batch. A function is a rule as for
-    `torch.library.register_vmap`. By default it is called for each item, by torch with a warning.
+    `torch.library.register_vmap`. By default it is called for each item, too.
 
     `autocast` is "lower" if autocast should convert inputs to its 16-bit type, as for `torch.matmul`, or the type to
     convert them to, such as torch.float32. float64 is not converted. By default autocast has no effect.
