@@ -59,11 +59,11 @@ class _Tensor:
     def is_contiguous(self) -> bool:
         return self._strides == tuple(int(np.prod(self.shape[n + 1 :])) for n in range(len(self.shape)))
 
-    def is_neg(self) -> bool:
-        return False
-
     def get_device(self) -> int:
         return -1 if self.device.index is None else self.device.index
+
+    def is_neg(self) -> bool:
+        return False
 
 
 Tensor: Any = type("Tensor", (_Tensor,), {"__module__": "torch"})
