@@ -62,12 +62,17 @@ def same(a: Any, b: Any, by_value: tuple[type, ...] = ()) -> bool:
     """
 
     def opaque(value: Any) -> Hashable:
-        return _by_equality(value) if isinstance(value, by_value) else _Itself(value)
+        return _by_equality(value) if isinstance(value, by_value) else Itself(value)
 
     return a is b or (type(a) is type(b) and _key(a, opaque, exact=True) == _key(b, opaque, exact=True))
 
 
-class _Itself:
+def identity(value: Any) -> Hashable:
+    """Return a key as `same` compares: equal for what can stand for one another in a kernel."""
+    return _key(value, Itself, exact=True)
+
+
+class Itself:
     """Stands for an object that is equal to itself alone."""
 
     __slots__ = ("value",)
@@ -76,7 +81,7 @@ class _Itself:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.value is other.value
+        return isinstance(other, Itself) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)

@@ -227,6 +227,15 @@ def test_an_operator_of_ones_own() -> None:
         jax.grad(lambda x: counted(x)[0].sum())(x)
 
 
+def test_arguments_that_are_equal_and_not_the_same() -> None:
+    @tw.jax.op(shape="x")
+    def described(x, number):
+        return np.full(x.shape, sum(map(ord, str(number))), np.float32)
+
+    for number in (1, 1.0, True, 0.0, -0.0, (1, 2), (1, 2.0)):
+        assert described(jnp.ones(1, np.float32), number).item() == sum(map(ord, str(number)))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -131,6 +131,14 @@ def test_torchs_function_by_ours_where_they_are_the_same(name: str, monkeypatch:
         (lambda q, k, v: tw.torch.attention(q, k, v, window=(-1, None)), r"window is \(-1, None\)"),
         (lambda q, k, v: tw.torch.attention(q, k.float(), v), "k is float32, and q is float64"),
         (lambda q, k, v: tw.torch.attention(q, k, v[:, :, :2]), "all but the last mode agree"),
+        (
+            lambda q, k, v: tw.torch.attention(q, k[0], v),
+            r"key has the shape \(.*\), and attention takes \(batch, heads, tokens, head\)",
+        ),
+        (
+            lambda q, k, v: tw.torch.attention(q, k, v, offsets=torch.tensor([0, 3])),
+            r"query has the shape \(.*\), and attention takes \(tokens, heads, head\)",
+        ),
     ],
 )
 def test_refused(call: Any, text: str) -> None:
@@ -195,6 +203,29 @@ def test_patched_attention() -> None:
     assert torch.allclose(net(x, x, x, need_weights=False)[0], expected, atol=1e-6)
     report.undo()
     assert type(net) is torch.nn.MultiheadAttention
+
+
+def test_the_module_refuses_shapes_as_torchs_does() -> None:
+    x = torch.randn(2, 3, 8)
+    for key, value in ((x[:1], x[:1]), (x, x[:, :2])):
+        for module in (
+            tw.torch.nn.Attention(8, 2, batch_first=True),
+            torch.nn.MultiheadAttention(8, 2, batch_first=True),
+        ):
+            with pytest.raises((RuntimeError, AssertionError), match="is invalid for input|does not match value shape"):
+                module(x, key, value, need_weights=False)
+
+
+def test_gradients_by_transforms() -> None:
+    """Those of attention are computed by an operator that has none."""
+    q, k, v = (x.detach() for x in inputs(shared=2))
+    found, expected = (
+        torch.func.vmap(torch.func.grad(lambda q, f=f: f(q, k, v).square().sum()))(torch.stack((q, 2 * q)))
+        for f in (tw.torch.attention, F.scaled_dot_product_attention)
+    )
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(RuntimeError, match="attention_backward but no autograd formula was registered"):
+        torch.func.jacrev(torch.func.grad(lambda q: tw.torch.attention(q, k, v).sum()))(q)
 
 
 def test_heads_join_without_a_copy() -> None:

@@ -160,6 +160,9 @@ def test_dropout_is_not_divided_over_devices() -> None:
         (lambda x: tw.torch.matmul(x, x, dropout=float("nan")), "dropout is a number, got"),
         (lambda x: tw.torch.dropout(x, 0.5, seed=torch.zeros(2, dtype=torch.int64)), "one int64"),
         (lambda x: tw.torch.matmul(x, x, dropout=0.5, seed=torch.tensor(1.0)), "one int64"),
+        (lambda x: tw.torch.dropout(x, 0.5, seed=1.5), "seed is a float"),
+        (lambda x: tw.torch.dropout(x.int(), 0.5), "x is torch.int32, and dropout takes"),
+        (lambda x: tw.torch.dropout([1.0], 0.5), "x is a list, and tw.torch.dropout takes tensors"),
         (lambda x: tw.torch.matmul(x.to(torch.int8), x.to(torch.int8), dropout=0.5), "integers"),
     ],
 )

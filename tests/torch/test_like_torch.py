@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -177,6 +177,65 @@ def test_results_in_a_list_become_a_tuple() -> None:
         assert type(found) is tuple and torch.equal(found[1].detach(), values(4) + 1)
 
 
+def doubled_and_trebled(x: torch.Tensor) -> list[torch.Tensor]:
+    return [in_order(x), in_order(x, 1.0)]
+
+
+def with_a_list(x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    return in_order(x), [in_order(x, 1.0)]
+
+
+LISTS = {
+    "list": made(
+        doubled_and_trebled, lambda grads: 2 * grads[0] + 3 * grads[1], vmap="loop",
+        shape=lambda x: [torch.empty_like(x)] * 2,
+    ),
+    "and more": made(
+        with_a_list, lambda grad, grads: 2 * grad + 3 * grads[0], vmap="loop",
+        shape=lambda x: (torch.empty_like(x), [torch.empty_like(x)]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_results_in_lists_have_gradients(name: str) -> None:
+    operator = LISTS[name]
+    for _ in range(3):
+        x = values(4).requires_grad_()
+        first, rest = operator(x)
+        (sum(rest) if isinstance(rest, list) else rest).sum().backward(retain_graph=True)
+        assert (x.grad == 3).all()
+        (found,) = torch.autograd.grad(first.sum() + x.sum(), x)
+        assert (found == 3).all()
+    first, rest = torch.vmap(operator)(values(2, 4))
+    torch.testing.assert_close((first, rest[0] if isinstance(rest, list) else rest), (values(2, 4), values(2, 4) + 1))
+    with pytest.raises(RuntimeError, match="autograd.Function with functorch transforms"):  # torch's own refusal
+        torch.func.grad(lambda x: operator(x)[0].sum())(values(4))
+
+
+def test_results_that_are_not_tensors_are_refused() -> None:
+    def number(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return in_order(x), 1
+
+    with pytest.raises(tw.ArgumentError, match="returns what is not a tensor"):
+        made(number, shape=lambda x: (torch.empty_like(x), 1))
+
+
+def test_gradients_that_nothing_uses_are_none_where_that_is_allowed() -> None:
+    def twice(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return in_order(x), in_order(x)
+
+    def backward(a: Optional[torch.Tensor], b: Optional[torch.Tensor]) -> torch.Tensor:  # noqa: UP045
+        seen.append((a is None, b is None))
+        return b if a is None else a  # type: ignore[return-value]
+
+    seen: list[tuple[bool, bool]] = []
+    operator = made(twice, backward, shape=("x", "x"))
+    for place in (0, 1, 0):
+        operator(values(4).requires_grad_())[place].sum().backward()
+    assert seen == [(False, True), (True, False), (False, True)]
+
+
 # --- gradients -----------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +296,22 @@ def test_transforms_of_overloads() -> None:
     torch.testing.assert_close(graph(x), torch.softmax(x, -1))
 
 
+def test_negatives_are_not_taken_for_what_they_are_of() -> None:
+    x = torch.ones(4, dtype=torch.complex64).mul(1j)
+    for y in (x.imag, x.conj().imag):  # of one memory, and the latter is -1
+        torch.testing.assert_close(tw.torch.softmax(y * torch.arange(4)), torch.softmax(y * torch.arange(4), 0))
+        torch.testing.assert_close(shifted(y, 1, [2]), y + 3)
+    out = torch.empty(4)
+    add[1, 32](out, x.imag, 0.0)
+    with pytest.raises(tw.ArgumentError, match="its memory has its numbers with the other sign"):
+        add[1, 32](out, x.conj().imag, 0.0)
+
+
+def test_functionalized() -> None:
+    found = torch.func.functionalize(lambda x: shifted(x, 1, [2]).mul_(2))(values(4))
+    torch.testing.assert_close(found, 2 * (values(4) + 3))
+
+
 def test_inference_mode_has_no_gradients() -> None:
     """Not even with gradients enabled within."""
     x = values(4).requires_grad_()
@@ -265,6 +340,19 @@ def test_writes_to_what_requires_a_gradient_are_refused() -> None:
     graph = torch.compile(lambda x, y: operator(x, [y]), fullgraph=True, backend="eager")
     graph(x, values(4))
     torch.testing.assert_close(x, values(4) + 1)
+
+
+@pytest.mark.parametrize("vmap", ["loop", "elementwise"])
+def test_batches_of_what_is_written(vmap: str) -> None:
+    def write(x: torch.Tensor, y: torch.Tensor) -> None:
+        x.copy_(in_order(y.contiguous(), 1.0))
+
+    operator = made(write, mutates="x", vmap=vmap)
+    x, y = torch.zeros(4, 3), values(4, 3)
+    torch.vmap(lambda x, y: operator(x, y) or x, (1, 1))(x, y)
+    torch.testing.assert_close(x, y + 1)
+    with pytest.raises(tw.ArgumentError, match="writes to an input without a batch"):
+        torch.vmap(lambda y: operator(x[0], y) or y)(y)
 
 
 # --- arguments and operators ---------------------------------------------------------------------------------------

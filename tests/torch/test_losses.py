@@ -80,6 +80,12 @@ def test_types_and_autocast() -> None:
     assert tw.torch.cross_entropy(x, torch.full((4,), -100)).isnan()
 
 
+def test_tensors_without_memory() -> None:
+    x = torch.empty(4, 5, device="meta", requires_grad=True)
+    found = tw.torch.cross_entropy(x, torch.empty(4, dtype=torch.int64, device="meta"), torch.empty(5, device="meta"))
+    assert found.shape == () and torch.autograd.grad(found, x)[0].shape == (4, 5)
+
+
 def test_batches_of_vmap() -> None:
     x = numbers(3, 4, 5).detach()
     found = torch.vmap(tw.torch.cross_entropy, (0, None))(x, LABELS)
@@ -99,6 +105,16 @@ def test_batches_of_vmap() -> None:
         (lambda: tw.torch.cross_entropy(torch.ones(3), torch.tensor(0), reduction="max"), tw.ArgumentError, "'max'"),
         (lambda: tw.torch.cross_entropy(torch.ones(3), torch.tensor(0), label_smoothing=2.0), tw.ArgumentError, "2.0"),
         (lambda: tw.torch.cross_entropy([1.0], torch.tensor(0)), tw.ArgumentError, "input is a list"),
+        (
+            lambda: tw.torch.cross_entropy(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(4)),
+            tw.ArgumentError,
+            "weight has the shape (4,), and there are 3 classes",
+        ),
+        (
+            lambda: tw.torch.cross_entropy(torch.ones(2, 3, 5), torch.ones(2, 5).long(), torch.ones(3, 1)),
+            tw.ArgumentError,
+            "weight has the shape (3, 1), and there are 3 classes",
+        ),
     ],
 )
 def test_refused(call: Any, error: type[Exception], text: str) -> None:

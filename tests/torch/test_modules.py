@@ -160,6 +160,12 @@ class Crossed(Gated):
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.gate_proj(x))
 
 
+class Training(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(found * 0 if self.training else found)
+
+
 class Branching(Gated):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) if x.sum() > 0 else x
@@ -180,20 +186,55 @@ def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
         pairs = [pair for pair in zip(found, expected, strict=True) if pair != (None, None)]
         assert torch.allclose(ours(x), known(x), atol=1e-6) and all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
         if is_gated:
-            assert ours[0].forward.args == (ours[0],)
+            assert ours[0].forward.args[0] is ours[0]
             graph = torch.export.export(ours, (x,)).graph_module.code
             assert "silu" not in graph.replace("'silu'", "") and graph.count("torch.ops.tilewright.matmul") == 3
     report.undo()
     assert vars(net[0]).keys() == vars(known[0]).keys() and type(net[0].up_proj) is torch.nn.Linear
 
 
+def test_a_layer_with_packed_weights_is_one_already() -> None:
+    (row,) = tw.torch.patch(tw.torch.nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 2), bits=8, group=-1)).rows
+    assert (row.before, row.reason) == ("tw.torch.nn.QuantizedLinear", "it is one already")
+
+
 def test_layers_of_a_gated_layer_keep_their_hooks() -> None:
     net, seen, x = Gated(), [], torch.randn(3, 4)
     expected = net(x)
     tw.torch.patch(net)
-    for name in ("gate_proj", "up_proj", "down_proj"):
-        net.get_submodule(name).register_forward_hook(lambda *args, name=name: seen.append(name))
-    assert torch.allclose(net(x), expected, atol=1e-6) and sorted(seen) == ["down_proj", "gate_proj", "up_proj"]
+    names = ("gate_proj", "act_fn", "up_proj", "down_proj")
+    for name in names:
+        hook = net.get_submodule(name).register_forward_hook(lambda *args, name=name: seen.append(name))
+        assert torch.allclose(net(x), expected, atol=1e-6) and seen == [name]
+        seen.clear()
+        hook.remove()
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, *args: seen.append(module))
+    net(x)
+    hook.remove()
+    assert seen == [*map(net.get_submodule, names), net]
+
+
+def test_what_is_gated_in_evaluation_alone_stays_as_it_is() -> None:
+    net = Training().eval()
+    tw.torch.patch(net)
+    assert "forward" not in vars(net) and not net.training
+    assert net(torch.ones(1, 4)).any() and torch.equal(net.train()(torch.ones(1, 4))[0], net.down_proj.bias)
+
+
+def test_a_gated_layer_that_changes_or_has_names_of_its_own() -> None:
+    class Named(Gated):
+        gated = "kept"
+
+    net, x = Named(), torch.randn(3, 4)
+    expected = net(x)
+    report = tw.torch.patch(net.eval())
+    assert not net.training and net.gated == "kept" and torch.allclose(net(x=x), expected, atol=1e-6)
+    net.act_fn = torch.nn.Tanh()
+    assert torch.allclose(net(x), net.down_proj(torch.tanh(net.gate_proj(x)) * net.up_proj(x)), atol=1e-6)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
+        net(y=x)
+    report.undo()
+    assert net.gated == "kept" and "forward" not in vars(net)
 
 
 class Block(torch.nn.Module):

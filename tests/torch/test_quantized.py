@@ -177,6 +177,7 @@ def test_scales_of_another_type() -> None:
         (lambda: tw.torch.quantized_matmul(x_of(2, 40), tw.quantize(torch.ones(40, 20).numpy())), "takes tensors"),
         (lambda: tw.torch.nn.QuantizedLinear(torch.ones(2)), "QuantizedLinear takes packed weights"),
         (lambda: tw.torch.nn.QuantizedLinear.from_linear(torch.nn.ReLU()), "layer is a ReLU"),
+        (lambda: tw.quantize(torch.ones(40, 20, device="meta")), "w cannot be used: it is on the device meta"),
         (lambda: weights_of().to_matrix(torch.float64), "dtype is one of float16, bfloat16, float32"),
     ],
 )

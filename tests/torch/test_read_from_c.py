@@ -113,6 +113,17 @@ def test_other_tensors_are_as_before(name: str) -> None:
     assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
+def test_a_negative_view_is_not_taken_for_a_plain_one() -> None:
+    """Both lie alike, and C sees no more than that."""
+    negative, plain = torch.zeros(4, 4, dtype=torch.complex64).conj().imag, torch.zeros(4, 8)[:, 1::2]
+    assert negative.stride() == plain.stride()
+    plan, python = plan_of(plain)
+    for read in (python, plan.read):
+        assert read(plain) is not None
+        with pytest.raises(ArgumentError, match=r"with the other sign\n  help: pass tensor.resolve_neg\(\)"):
+            read(negative)
+
+
 def test_a_tensor_within_a_transform_is_as_before() -> None:
     plan, python = plan_of(torch.zeros(4))
     seen = []

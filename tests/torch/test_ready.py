@@ -190,6 +190,26 @@ def test_special_values_are_those_of_torch() -> None:
         assert torch.equal(found.isnan(), expected.isnan()) or eps == 0.0
 
 
+def test_what_is_converted_first_may_have_any_type() -> None:
+    for name in ("softmax", "log_softmax"):
+        found = getattr(tw.torch, name)(torch.arange(3), -1, torch.float32)
+        torch.testing.assert_close(found, getattr(F, name)(torch.arange(3), -1, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("dims", [(2, 1), (-3, 0)])
+def test_dims_that_are_not_there(dims: tuple[int, int]) -> None:
+    for function in (tw.torch.permute, torch.permute):
+        with pytest.raises(IndexError, match="Dimension out of range"):
+            function(torch.ones(2, 3), dims)
+
+
+def test_vmap_of_an_empty_batch() -> None:
+    x = torch.empty(0, 3, requires_grad=True)
+    for function in (tw.torch.softmax, lambda x: tw.torch.layer_norm(x, 3)):
+        found = torch.vmap(function)(x)
+        assert found.shape == (0, 3) and torch.autograd.grad(found.sum(), x)[0].shape == (0, 3)
+
+
 def test_a_write_to_what_is_saved_is_found() -> None:
     x = numbers(2, 3)
     y = tw.torch.softmax(x)

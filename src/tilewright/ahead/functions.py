@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 import sys
@@ -28,8 +29,9 @@ Extents: TypeAlias = "tuple[Size | int, Size | int, Size | int]"
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # What the launchers call their own variables, types and functions.
-_OWN = frozenset(("stream", "function", "status", "parameters", "maps", "floor_quotient", "floor_remainder"))
-_LOADER = frozenset(keyword.kwlist) | frozenset(vars(_loader))  # taken in the Python module, where functions stand
+_OWN = frozenset(("stream", "function", "status", "parameters", "maps", "str", "floor_quotient", "floor_remainder"))
+# Taken in the Python module, where functions stand beside the code that calls them.
+_LOADER = frozenset(keyword.kwlist) | frozenset(vars(_loader))
 _LIBRARIES = frozenset(("torch", "numpy", "cupy", "jax", "tilewright"))  # modules that a package would hide
 _TAKEN = KEYWORDS | _LOADER | _OWN | {"restrict", "main", "NULL", "array"}
 
@@ -199,7 +201,7 @@ class ExportedFunction:
 def check_name(what: str, name: object) -> str:
     """Return a name that C and Python take. Raises `ArgumentError` for any other."""
     # In C the package's name stands before that of a function, and its files are Python modules.
-    taken = _TAKEN | sys.stdlib_module_names | _LIBRARIES if what == "package" else _LOADER
+    taken = _TAKEN | sys.stdlib_module_names | _LIBRARIES if what == "package" else _LOADER | vars(builtins).keys()
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name) or name in taken:
         raise ArgumentError(
             f"{name!r} is not a name for a {what}",

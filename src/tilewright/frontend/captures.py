@@ -36,8 +36,8 @@ class Captures:
 
     def note(self) -> None:
         """Record what the function captures now, before it is traced."""
-        watched = [each for each in _watched(self._function, self._objects()) if each.key not in self._written]
-        self._is_as_seen, self.watched = _compile_comparison(watched), watched
+        watched = [each for each in places_read(self._function, self._objects()) if each.key not in self._written]
+        self._is_as_seen, self.watched = compile_comparison(watched), watched
 
     def settle(self) -> None:
         """Watch no longer what the trace itself changed: a helper may count its calls, or keep what it computed."""
@@ -48,7 +48,7 @@ class Captures:
             pass
         self._written.update((each.key, each.holder) for each in self.watched if not _is_as_seen(each))
         watched = [each.renewed() for each in self.watched if each.key not in self._written]
-        self._is_as_seen, self.watched = _compile_comparison(watched), watched
+        self._is_as_seen, self.watched = compile_comparison(watched), watched
 
     def _objects(self) -> Sequence[object]:
         """Return what the function reaches besides its variables."""
@@ -65,7 +65,7 @@ class Captures:
             return True
         # Equal objects in place of those that were seen: from now on they are compared as objects.
         watched = [each.renewed() for each in self.watched]
-        self._is_as_seen, self.watched = _compile_comparison(watched), watched
+        self._is_as_seen, self.watched = compile_comparison(watched), watched
         return False
 
     def of(self, instance: object) -> Captures:
@@ -108,10 +108,12 @@ def _is_as_seen(place: Watched) -> bool:
         return False
 
 
-def _watched(function: types.FunctionType, objects: Sequence[object]) -> list[Watched]:
-    """Return the places that a function, and those that it can call, read now."""
+def places_read(
+    function: types.FunctionType, objects: Sequence[object], reached: Reached | None = None
+) -> list[Watched]:
+    """Return the places that a function, and those that it can call, read now; what `reached` watches of objects."""
     seen: dict[Key, Watched] = {}
-    reached = Reached()
+    reached = Reached() if reached is None else reached
     pending, functions = [function], dict[types.FunctionType, None]()
     package = package_of(function)
     for value in objects:
@@ -142,7 +144,7 @@ def _watched(function: types.FunctionType, objects: Sequence[object]) -> list[Wa
     return [*seen.values(), *reached.watched()]
 
 
-def _compile_comparison(watched: Sequence[Watched]) -> Callable[[], bool]:
+def compile_comparison(watched: Sequence[Watched]) -> Callable[[], bool]:
     """Write and compile the function that says whether all values are the very objects that were seen.
 
     For a global, a variable of a closure and a list it is::

@@ -17,7 +17,8 @@ from tilewright.jax import foreign
 from tilewright.runtime.arrays import describe
 
 Shapes: TypeAlias = Any  # jax.ShapeDtypeStruct, or a tuple of them
-_Key: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]  # names of arrays, and the other arguments
+# Names of arrays, the other arguments, and what tells apart those that are equal: 1, 1.0 and True, 0.0 and -0.0.
+_Key: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...], str]
 _METHODS = ("sequential", "broadcast_all", "expand_dims")
 
 
@@ -87,7 +88,7 @@ class Operator:
                 f"arguments of {self.function.__name__} beside arrays are compiled in: {error}",
                 help="pass tuples in place of lists",
             ) from None
-        return self._traced((tuple(arrays), others))(*arrays.values())
+        return self._traced((tuple(arrays), others, repr(others)))(*arrays.values())
 
     def _make(self, key: _Key) -> Callable[..., Any]:
         """Return a function of arrays alone, for arguments that are none."""

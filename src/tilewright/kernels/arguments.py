@@ -144,14 +144,14 @@ def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
         steps += [_place_strides(extents)] * is_placed
         # A batch may become rows, but no columns: if there is only one column, it could.
         folds = not is_reduced and not (is_placed and extents.n == 1)
-        arrangement = arrange(extents, out.strides, *factors, steps, list(blocks.values()), folds=folds)
+        arrangement = arrange(
+            extents, out.strides, *factors, steps, list(blocks.values()), folds=folds, swaps=not has_scales
+        )
         if is_placed:
             arrangement, rows = _numbered(arrangement)
         if any(begins):
             arrangement = _begun_later(arrangement, begins)
     is_swapped = arrangement is not None and arrangement.is_swapped
-    if has_scales and is_swapped:
-        raise ArgumentError("also asks for scales, and out is contiguous along columns", help="give out row-major")
     problem = Problem(
         *_matrices(inputs, extents, arrangement),
         compute=_compute(types.compute, b.dtype, arrangement),
@@ -399,11 +399,14 @@ def _scale(inputs: Inputs, place: int, accumulator: DType, extents: Extents) -> 
     blocks = _blocks(info, side, inputs.of(A if side == "a" else B), extents)
     if blocks is not None:
         return blocks
-    has_modes = min(len(inputs.of(A).shape), len(inputs.of(B).shape)) > 1
+    has_modes = len(inputs.of(A if side == "a" else B).shape) > 1
     along = info.shape[-2:-1] if side == "b" else info.shape[-1:]  # empty for the scale of b that is a vector of N
     strides = None
     if has_modes and along in ((), (1,)):
-        strides = broadcast_strides(info.shape, info.strides, extents.result)
+        shape, steps = info.shape, info.strides
+        if not (extents.rows if side == "b" else extents.columns):  # nor has the result this mode of one element
+            shape, steps = ((*x[:-2], *x[-1:]) if side == "b" else x[:-1] for x in (shape, steps))
+        strides = broadcast_strides(shape, steps, extents.result)
     if strides is None:
         each = f"({extents.m}, 1) for one of each row" if side == "a" else f"(1, {extents.n}) for one of each column"
         raise ArgumentError(

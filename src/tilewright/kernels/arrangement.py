@@ -212,12 +212,12 @@ _D, _A, _B = range(3)
 
 def arrange(
     extents: Extents, d: Shape, a: tuple[Shape, Shape], b: tuple[Shape, Shape], operands: Sequence[Shape],
-    blocks: Sequence[BlockSteps] = (), *, folds: bool = True,
+    blocks: Sequence[BlockSteps] = (), *, folds: bool = True, swaps: bool = True,
 ) -> Arrangement:  # fmt: skip
     """Return the arrangement for the strides of the result, of a and b with their shapes, of operands and blocks.
 
     Those of the operands are broadcast to the result already. No extent but K is 0. Where it `folds`, modes of the
-    batch may become rows or columns.
+    batch may become rows or columns, and where it `swaps`, D^T may be computed.
     """
     batch, rows, columns, pairs = extents.batch, int(extents.rows), int(extents.columns), extents.pairs
     # A block's strides count where a row of it is a row of the operand; others are of use for the batch alone.
@@ -245,7 +245,8 @@ def arrange(
     if folds and not pairs and not any(not x.of_a and x.rows > 1 for x in blocks):
         n, modes = _fold(n, modes, without=_A)
     modes = _join(modes)
-    is_swapped = m.strides[_D] == 1 and m.extent > 1 and not (n.strides[_D] == 1 and n.extent > 1) and not pairs
+    is_row_major = n.strides[_D] == 1 and n.extent > 1
+    is_swapped = swaps and not pairs and m.strides[_D] == 1 and m.extent > 1 and not is_row_major
     first, second = (_B, _A) if is_swapped else (_A, _B)
     if is_swapped:
         m, n, k_strides = n, m, k_strides[::-1]

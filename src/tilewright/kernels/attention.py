@@ -513,6 +513,11 @@ def _check_shapes(function: str, q: Operand, k: Operand, v: Operand, sequences: 
         raise ArgumentError(
             f"key_lengths has the shape {sequences.lengths.shape}, and there are {q.shape[0]} batches of {function}"
         )
+    x = sequences.lengths
+    if x is not None and isinstance(x.info.device, str):
+        numbers = host_array(x.array, x.name).tolist()
+        if any(not 0 <= n <= k.shape[2] for n in numbers):
+            raise ArgumentError(f"key_lengths are {numbers}, and there are {k.shape[2]} keys", help="numbers of keys")
     for x, total in ((sequences.tokens, q), (sequences.keys, k)):
         if x is not None and isinstance(x.info.device, str):
             numbers = host_array(x.array, x.name).tolist()

@@ -80,7 +80,10 @@ class CallPlan:
 
         `captured` are the numbers that the epilogue captures.
         """
-        alpha, beta = self.scale(alpha), self.scale(beta)
+        try:
+            alpha, beta = self.scale(alpha), self.scale(beta)
+        except OverflowError:
+            raise ArgumentError("alpha or beta is an integer that no float holds") from None
         arrangement, kernel, rows = self.arranged.arrangement, self.kernel, self.arranged.rows
         if arrangement is None or kernel is None:
             return

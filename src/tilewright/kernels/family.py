@@ -192,8 +192,8 @@ class Family(ABC):
 
 
 def _unmet(problem: Problem, operand: Operand, needs: LayoutNeeds) -> bool:
-    """Say whether an operand is read and has to be packed for that."""
-    return problem.k > 0 and needs.unmet(operand) is not None
+    """Say whether an operand is read, as beside packed weights always, and has to be packed for that."""
+    return (problem.k > 0 or problem.weights is not None) and needs.unmet(operand) is not None
 
 
 def packed_operand(operand: Operand) -> Operand:

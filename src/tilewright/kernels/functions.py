@@ -7,7 +7,8 @@ An array that a function captures becomes an argument of the kernel: while traci
 its place. A number becomes an argument too, unless the function needs its value while it is traced, and behaves like
 the literal that it stands for. Anything else that is captured is part of the function. Two functions with the same code
 that capture arrays and numbers at the same places, and other things that are equal, give one `ElementFunction`, so a
-lambda made anew for each call compiles once, whatever numbers it captures.
+lambda made anew for each call compiles once, whatever numbers it captures. Attributes that it reads of objects belong
+to the function: where one holds another value, it is another function.
 """
 
 from __future__ import annotations
@@ -24,8 +25,16 @@ from typing import Any, NamedTuple  # Any: whatever the user's variables hold
 from tilewright.arch import Arch
 from tilewright.dtypes import DType, int32, uint32
 from tilewright.errors import ArgumentError, LanguageError
-from tilewright.freezing import freeze
-from tilewright.frontend.captures import UNASSIGNED, captured_variables, global_names, package_of
+from tilewright.freezing import Itself, freeze, identity
+from tilewright.frontend.captures import (
+    UNASSIGNED,
+    captured_variables,
+    compile_comparison,
+    global_names,
+    package_of,
+    places_read,
+)
+from tilewright.frontend.contents import Reached
 from tilewright.frontend.rewrite import function as traced_function
 from tilewright.ir.core import Value
 from tilewright.ir.facts import unknown
@@ -226,6 +235,48 @@ _templates: Recent[Hashable, _Template] = Recent(MAX_KNOWN)
 _functions: Recent[Hashable, ElementFunction] = Recent(MAX_KNOWN)
 
 
+class _Attributes:
+    """What functions with one key read of the objects that they capture: their attributes."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[Callable[[], bool], frozenset[Hashable]] = lambda: False, frozenset()
+
+    def values(self, target: Any, reader: _Reader) -> frozenset[Hashable]:
+        """Return a key of what they hold now."""
+        is_as_seen, values = self._seen
+        try:
+            if is_as_seen():
+                return values
+        except (KeyError, ValueError, AttributeError, TypeError):  # one was deleted
+            pass
+        plain = _plain_function(target)
+        function: Any = plain if isinstance(plain, types.FunctionType) else _plain_function
+        read = places_read(function, (target,), _Reached(reader.looked_into))
+        # Not the function's own variables, which have keys already: what is remembered does not keep arrays.
+        places = [x for x in read if x.kind not in ("item", "cell") and not isinstance(x.holder, types.FunctionType)]
+        values = frozenset([(Itself(x.holder), x.name, identity(x.value)) for x in places])
+        self._seen = compile_comparison(places), values
+        return values
+
+
+class _Reached(Reached):
+    """The objects that a function reaches; those that were looked into are told apart by what they hold."""
+
+    def __init__(self, known: dict[int, Any]) -> None:
+        super().__init__()
+        self._known = known
+
+    def _contents(self, value: Any, path: str) -> None:
+        if id(value) in self._known:
+            for item in value.values() if isinstance(value, dict) else value:
+                self.add(item, path)
+        elif adapter_for(value) is None:
+            super()._contents(value, path)
+
+
+_attributes: Recent[Hashable, _Attributes] = Recent(MAX_KNOWN)
+
+
 def captured(target: object) -> Captured:
     """Return what a function is, and which arrays and numbers it captures.
 
@@ -246,6 +297,9 @@ def captured(target: object) -> Captured:
     key = reader.key("epilogue", target)
     if pairs is not None:
         key = ("gated", pairs, key)
+    attributes = (_attributes.get(key) or _attributes.add(key, _Attributes())).values(target, reader)
+    if attributes:
+        key = (key, attributes)
     numbers = tuple(reader.numbers)
     template = _templates.get(key)
     if template is None:
@@ -299,6 +353,7 @@ class _Reader:
         self.numbers: list[Any] = []
         self.kinds: list[NumberKind] = []
         self.is_transparent = True
+        self.looked_into: dict[int, Any] = {}  # containers, by identity
         self._open: set[int] = set()
 
     def key(self, name: str, value: Any) -> Hashable:
@@ -329,8 +384,10 @@ class _Reader:
         if isinstance(value, types.MethodType):
             return ("method", self.key(name, value.__func__), self.key(name, value.__self__))
         if _is_sequence(value):
+            self.looked_into[id(value)] = value
             return (type(value), self._all(name, value))
         if type(value) is dict:
+            self.looked_into[id(value)] = value
             return ("dict", self._named(value))
         self._look_into(type(value).__module__)
         try:

@@ -81,9 +81,9 @@ def grouped_matmul(
 
     Raises `ArgumentError` for arguments that do not fit together.
     """
+    one_of("grouped_matmul", "fill", fill, (True, False))
     if offsets is None:
         return _multiply_lists(a, b, out, out_dtype, precision)
-    one_of("grouped_matmul", "fill", fill, (True, False))
     return _multiply_ragged(a, b, offsets, out, out_dtype, precision, fill)
 
 
@@ -221,7 +221,9 @@ def _multiply_lists(a: Any, b: Any, out: Any, out_dtype: Any, precision: str | N
                 help="for a ragged mode give offsets, the ends of the groups",
             )
     if len(a) != len(b) or (out is not None and len(out) != len(a)):
-        raise ArgumentError(f"there are {len(a)} matrices a and {len(b)} b" + (f" and {len(out)} out" if out else ""))
+        raise ArgumentError(
+            f"there are {len(a)} matrices a and {len(b)} b" + ("" if out is None else f" and {len(out)} out")
+        )
     products, results = [], []
     known: list[tuple[str, ArrayInfo, bool]] = []
     for place, (x, y) in enumerate(zip(a, b, strict=True)):

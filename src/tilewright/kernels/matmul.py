@@ -29,6 +29,7 @@ from tilewright.kernels.dispatch import CallPlan, machine_of, plan_call
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.further import Asked, asked, write_nothing
 from tilewright.kernels.model import Machine
+from tilewright.kernels.pairs import Gated
 from tilewright.kernels.quantized import Quantized
 from tilewright.kernels.results import handed_over, maker_for
 from tilewright.kernels.weight_arguments import arrange_weights
@@ -97,8 +98,8 @@ class Matmul:
         use tensor cores, from sm_80 on: "tf32" takes the 10 upper bits of the fractions and drops the others. "tf32x3",
         "bf16x6" and "bf16x9" split numbers into parts, and add the products of parts from the smallest on: x = x0 + x1
         of tfloat32 gives x0 y0 + x0 y1 + x1 y0; x = x0 + x1 + x2 of bfloat16 gives the six largest products, or all
-        nine. Tensor cores compute sums over 8 to 64 of k, which are added in float32. With u = 2**-24 and S the sum of
-        |a b| over k, the error is at most (K/8 + 90) u S for "tf32x3" and (K/16 + 150) u S for "bf16x6" and "bf16x9",
+        nine. Tensor cores compute sums over 16 to 64 of k, which are added in float32. With u = 2**-24 and S the sum of
+        |a b| over k, the error is at most (K/16 + 96) u S for "tf32x3" and (K/16 + 154) u S for "bf16x6" and "bf16x9",
         and at most K u S for "ieee"; numbers below 2**-113 lose their last bits. Results that are not finite are
         computed again as by "ieee". For 8-bit floats, tensor cores sum each 128 of K, keeping some 14 bits on sm_90a,
         and these sums are added in float32; with "fp8_fast" tensor cores sum all of K. "rounded" lets packed weights
@@ -156,7 +157,7 @@ class Matmul:
             if type(beta) not in (int, float):
                 _check_number("beta", beta)
             if beta != 0 and c is None:
-                c = _addend(out, beta)
+                c = _addend(out, beta, epilogue)
             if out_dtype is not None:
                 out_dtype = _element_type(out_dtype)
             weights = None
@@ -170,8 +171,9 @@ class Matmul:
             if scale_a is not None or scale_b is not None:
                 alpha, scaled, factors = _scales(alpha, scale_a, scale_b, weights)
                 arrays = (*arrays, *factors)
-            if also != ():
-                return _compute_also(asked(also), arrays, found, alpha, beta, out_dtype, precision, weights, scaled)
+            further = asked(also) if type(also) is not tuple or also else ()
+            if further:
+                return _compute_also(further, arrays, found, alpha, beta, out_dtype, precision, weights, scaled)
             return _compute(arrays, found, alpha, beta, out_dtype, precision, weights, scaled)
         except Exception as error:
             hide_frames(error)
@@ -216,7 +218,7 @@ class Matmul:
         _check_number("alpha", alpha)
         _check_number("beta", beta)
         if beta != 0 and c is None:
-            c = _addend(out, beta)
+            c = _addend(out, beta, epilogue)
         weights = b.format if isinstance(b, Quantized) else None
         arrays = (a, b, out, c, bias, *(function.arrays if function else ()))
         if isinstance(b, Quantized):
@@ -226,7 +228,7 @@ class Matmul:
         names = _names(function, weights, scaled)
         infos = tuple(None if x is None else _describe(name, x) for name, x in zip(names, arrays, strict=True))
         asked_type = None if out_dtype is None else _element_type(out_dtype)
-        further = asked(also) if also != () else ()
+        further = asked(also)
         _check_also(further, weights)
         infos += further_infos(further, infos, asked_type, precision, function.function if function else None)
         names += tuple(one.name(place) for place, one in enumerate(further))
@@ -284,6 +286,11 @@ class Matmul:
             raise ArgumentError(
                 "a prepared product writes its result anew at each call, and arrays of JAX never change",
                 help="call tw.matmul, or give an array of another library: out=",
+            )
+        if isinstance(b, Quantized) and b.order is not None:  # a copy of a, which no launch makes anew
+            raise ArgumentError(
+                "b is packed in the order of its g_idx, and a prepared product reads the columns of a as they are",
+                help="pass a[..., b.order] as a, and dataclasses.replace(b, order=None) as b",
             )
         with prepare_launches() as launches:
             result = self(
@@ -501,9 +508,9 @@ def _scales(
     return alpha, tuple(arrays), tuple(arrays.values())
 
 
-def _addend(out: Any, beta: Any) -> Any:
+def _addend(out: Any, beta: Any, epilogue: Any) -> Any:
     """Return what beta multiplies in a call without c."""
-    if out is None:
+    if out is None or type(epilogue) is Gated:  # of which out has not the columns of the product
         raise ArgumentError(f"beta is {beta}, and there is neither c nor out that it could multiply", help="pass c=")
     return out
 

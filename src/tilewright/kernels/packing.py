@@ -29,7 +29,7 @@ def packed_row(operand: Operand, k: int) -> int:
     """Return the elements from one row of a packed operand to the next: whole lines of the caches if it has several."""
     bytes = k * operand.dtype.bytes
     width = (ROW if bytes >= _LINES * ROW else VECTOR_BYTES) // operand.dtype.bytes
-    return -(-k // width) * width
+    return max(-(-k // width), 1) * width
 
 
 class Packing(NamedTuple):

@@ -147,6 +147,7 @@ def host_array(array: Any, name: str) -> Array:
     if isinstance(array, np.ndarray):
         return array
     if hasattr(array, "detach"):  # torch's, on whatever stream
+        describe(array, name)  # which says why it has no elements
         array = array.detach().cpu()
     info = describe(array, name)
     if info is None:

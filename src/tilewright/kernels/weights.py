@@ -105,14 +105,15 @@ def check_group(group: int, k: int) -> int:
     if isinstance(group, bool) or not isinstance(group, (int, np.integer)):
         raise ArgumentError(f"group is a number of rows, got {group!r}")
     group = int(group)
+    whole = max(-(-k // CHUNK), 1) * CHUNK
     if group == -1:
-        return max(-(-k // CHUNK), 1) * CHUNK
+        return whole
     if group not in (32, 64) and (group < CHUNK or group % CHUNK):
         raise ArgumentError(
             f"group is 32, 64, a multiple of {CHUNK}, or -1 for all of K, got {group}",
             help="a group has whole matrix instructions, or whole pieces of 128 of K",
         )
-    return group
+    return min(group, whole)
 
 
 def pack_codes(codes: Array, bits: int) -> Array:

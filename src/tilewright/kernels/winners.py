@@ -140,5 +140,6 @@ def _key(problem: Problem) -> str:
         *["sums of tensor cores"] * p.sums_stay,
         f"weights {p.weights}",
         f"parts {p.parts}",
+        *(f"also {x}" for x in p.further),
     ]
     return "; ".join(parts)

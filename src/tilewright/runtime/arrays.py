@@ -337,6 +337,8 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
         pointer, strides = tensor.data_ptr(), tuple(tensor.stride())
     except RuntimeError:
         raise ArgumentError(f"it is a tensor of layout {tensor.layout}, which has no strides and no pointer") from None
+    if tensor.is_neg():
+        raise ArgumentError("its memory has its numbers with the other sign", help="pass tensor.resolve_neg()")
     if pointer < LOW_ADDRESSES and not tensor.untyped_storage().data_ptr():
         pointer = 0
     return ArrayInfo(
@@ -358,9 +360,10 @@ def _torch_adapter() -> Adapter:
     torch = sys.modules.get("torch")
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     # x.numpy() is not needed anywhere: it refuses bfloat16 and tensors that require grad.
-    # Where a tensor is contiguous, its shape tells its strides, and the question is cheaper than the strides.
+    # Where a tensor is contiguous, its shape tells its strides, and the question is cheaper than the strides. Negative
+    # views are not contiguous: they have every other number of a conjugate.
     # get_device() is -1 on the CPU, and hashes faster than the device object.
-    identity = "{a}.is_contiguous() or {a}.stride(), {a}.dtype, {a}.get_device()"
+    identity = "{a}.is_contiguous() or ({a}.stride(), {a}.is_neg()), {a}.dtype, {a}.get_device()"
     return Adapter("torch", _describe_torch, FastAccess("{a}.data_ptr()", "{a}.shape", identity), raw or _torch_stream)
 
 

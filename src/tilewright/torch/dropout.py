@@ -10,6 +10,7 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels.dropout import Dropout, check_probability
 from tilewright.torch._dropout_kernel import GROUPS, PERIOD, THREADS, drop_elements
 from tilewright.torch.operators import op
+from tilewright.torch.rows import check_tensor
 
 
 @op("tilewright::dropout", shape=lambda x, seed, p: x.new_empty(x.shape), vmap="loop")
@@ -38,6 +39,8 @@ def seed_for(seed: torch.Tensor | int | None, device: torch.device) -> torch.Ten
             raise ArgumentError(f"seed is a tensor of {seed.dtype} of the shape {tuple(seed.shape)}, not of one int64")
         return seed
     if seed is not None:
+        if not isinstance(seed, (int, torch.SymInt)):
+            raise ArgumentError(f"seed is a {type(seed).__name__}", help="an int, or a tensor of one int64")
         return torch.full((), seed, dtype=torch.int64, device=device)
     return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
 
@@ -56,7 +59,9 @@ def dropout(
     column. It is not stored, as gradients compute it again. Without `seed` one is drawn from torch's generator of the
     device, so that `torch.manual_seed` reproduces it.
 
-    Raises `ArgumentError` for a p that is not from 0 to 1, and for a seed that is not an int or a tensor of one int64.
+    Raises `ArgumentError` for anything but a tensor of floats, for a p that is not from 0 to 1, and for a seed that is
+    not an int or a tensor of one int64.
     """
+    check_tensor("dropout", "x", x)
     check_probability("tw.torch.dropout", "p", p)
     return dropout_operator(x, seed_for(seed, x.device), p) if training and p > 0 else x

@@ -239,6 +239,9 @@ def attention(
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor("attention", name, x)
+        if x.ndim != (4 if offsets is None else 3):
+            modes = "batch, heads, tokens, head" if offsets is None else "tokens, heads, head"
+            raise ArgumentError(f"{name} has the shape {tuple(x.shape)}, and attention takes ({modes})")
     left, right = (_ALL, _ALL) if window is None else _checked(window)
     found, lse = attention_operator(
         query, key, value, left, 0 if causal else right, scale, offsets, key_offsets, key_lengths

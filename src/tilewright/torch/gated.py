@@ -17,15 +17,21 @@ def is_gated(module: torch.nn.Module) -> bool:
     return getattr(vars(module).get("forward"), "func", None) is gated_forward
 
 
-def gated_forward(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Compute down(silu(gate(x)) * up(x)), of layers that `module.gated` names, with silu * up behind the product."""
-    gate, up, down = (module.get_submodule(name) for name in module.gated)
-    hooks = (up._forward_hooks, up._forward_pre_hooks, up._backward_hooks, up._backward_pre_hooks)
-    if type(up) is not nn.Linear or any(hooks):  # it would not be called
-        found: torch.Tensor = down(torch.nn.functional.silu(gate(x)) * up(x))
+def gated_forward(module: torch.nn.Module, layers: tuple[str, ...], *args: Any, **keywords: Any) -> torch.Tensor:
+    """Compute down(silu(gate(x)) * up(x)), of layers with these names, with silu * up behind the product."""
+    gate, up, down, *others = (module.get_submodule(name) for name in layers)
+    is_same = type(up) is nn.Linear and all(type(m) is torch.nn.SiLU for m in others)
+    hooks = torch.nn.modules.module._has_any_global_hook() or any(map(_has_hooks, (up, *others)))
+    if not is_same or hooks or keywords or len(args) != 1:
+        found: torch.Tensor = type(module).forward(module, *args, **keywords)  # up would not be called
     else:
-        found = down(matmul(x, up.weight.t(), bias=up.bias, epilogue="swiglu", gate=gate(x)))
+        found = down(matmul(args[0], up.weight.t(), bias=up.bias, epilogue="swiglu", gate=gate(args[0])))
     return found
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    kinds = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(kinds)
 
 
 class _Layers(torch.fx.Tracer):  # type: ignore[misc]
@@ -35,8 +41,11 @@ class _Layers(torch.fx.Tracer):  # type: ignore[misc]
         return True
 
 
-def gated_layers(module: torch.nn.Module) -> tuple[str, str, str] | None:
-    """Return the names of gate, up and down of a module that computes down(silu(gate(x)) * up(x)), or None."""
+def gated_layers(module: torch.nn.Module) -> tuple[str, ...] | None:
+    """Return the names of gate, up and down of a module that computes down(silu(gate(x)) * up(x)), or None.
+
+    The name of its module for silu follows, if there is one.
+    """
     children = dict(module.named_children())
     names = [name for name, child in children.items() if type(child) in (torch.nn.Linear, nn.Linear)]
     others = [child for name, child in children.items() if name not in names]
@@ -44,15 +53,20 @@ def gated_layers(module: torch.nn.Module) -> tuple[str, str, str] | None:
         return None
     if "forward" in vars(module) or next(module.parameters(recurse=False), None) is not None:
         return None
+    mode, found = module.training, set[tuple[str, ...] | None]()
     try:
-        nodes = list(_Layers().trace(module).nodes)
+        for is_training in (True, False):  # it may do something else in evaluation
+            module.training = is_training
+            found.add(_matched(list(_Layers().trace(module).nodes), children))
     except Exception:  # what torch.fx cannot follow computes something else
         return None
-    return _matched(nodes, children)
+    finally:
+        module.training = mode
+    return found.pop() if len(found) == 1 else None
 
 
-def _matched(nodes: list[Any], children: dict[str, torch.nn.Module]) -> tuple[str, str, str] | None:
-    """Return the names of gate, up and down if a graph is down(silu(gate(x)) * up(x))."""
+def _matched(nodes: list[Any], children: dict[str, torch.nn.Module]) -> tuple[str, ...] | None:
+    """Return the names of gate, up, down, and perhaps silu if a graph is down(silu(gate(x)) * up(x))."""
     steps = {n.name: _step(n, children) for n in nodes}
     if sorted(steps.values()) != sorted(["placeholder", "linear", "linear", "silu", "mul", "linear", "output"]):
         return None
@@ -67,7 +81,8 @@ def _matched(nodes: list[Any], children: dict[str, torch.nn.Module]) -> tuple[st
     gate = slope.args[0]
     is_whole = steps[gate.name] == "linear" and gate.args == up.args == (x,) and down.args == (product,)
     layers = gate.target, up.target, down.target
-    return layers if is_whole and len(set(layers)) == 3 else None
+    others = (slope.target,) if slope.op == "call_module" else ()
+    return (*layers, *others) if is_whole and len(set(layers)) == 3 else None
 
 
 def _step(node: Any, children: dict[str, torch.nn.Module]) -> str:

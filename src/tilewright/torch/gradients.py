@@ -39,7 +39,8 @@ class Backward:
         signature = inspect.signature(function).parameters
         parameters = list(signature)
         self.gradients: int = operator._results
-        self.may_be_none: bool = any("None" in str(signature[n].annotation) for n in parameters[: self.gradients])
+        kinds = [str(signature[n].annotation) for n in parameters[: self.gradients]]
+        self.may_be_none: bool = any("None" in kind or "Optional" in kind for kind in kinds)
         self.names: list[str] = parameters[self.gradients :]
         single = {f"result_{n}": _SINGLE - n for n in range(self.gradients)}
         known = [*inputs, *_OWN_INPUTS, *single]

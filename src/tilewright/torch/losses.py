@@ -143,7 +143,8 @@ def cross_entropy(
     that is not a class gives NaN; on the CPU it is torch's `IndexError`. Inside of torch's `loss_parallel()`, DTensors
     whose classes are divided go to torch's own function; elsewhere their parts are gathered.
 
-    Raises `ArgumentError` for probabilities as the target, another reduction, and weights with label smoothing.
+    Raises `ArgumentError` for probabilities as the target, another reduction, and weights of another shape or
+    with label smoothing.
     """
     check_tensor("cross_entropy", "input", input)
     if reduction not in _REDUCTIONS:
@@ -158,6 +159,11 @@ def cross_entropy(
         raise ArgumentError(
             "weight and label_smoothing do not go together here", help="use torch.nn.functional.cross_entropy for both"
         )
+    if weight is not None:
+        check_tensor("cross_entropy", "weight", weight)
+        classes = input.shape[min(input.ndim - 1, 1)] if input.ndim else 0
+        if tuple(weight.shape) != (classes,):
+            raise ArgumentError(f"weight has the shape {tuple(weight.shape)}, and there are {classes} classes")
     if is_dtensor(input) and _is_divided_by_torch(input):
         found: torch.Tensor = torch.nn.functional.cross_entropy(
             input, target, weight, None, ignore_index, None, reduction, label_smoothing
@@ -170,9 +176,8 @@ def cross_entropy(
         _check_labels(target.to_local() if is_dtensor(target) else target, logits.shape[-1], ignore_index)
     losses, _, _ = cross_entropy_operator(logits, target, ignore_index, label_smoothing)
     device = input.device.type
-    kind = losses.dtype if torch.is_autocast_enabled(device) else input.dtype
+    kind = losses.dtype if device != "meta" and torch.is_autocast_enabled(device) else input.dtype
     if weight is not None:
-        check_tensor("cross_entropy", "weight", weight)
         counts = target != ignore_index
         factor = weight.to(losses.dtype)[torch.where(counts, target, 0).long()] * counts
         losses = losses * factor

@@ -57,14 +57,13 @@ def permute(input: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     It is `torch.permute(input, dims).contiguous()`, for any element type. Gradients are differentiable. CPU tensors run
     in the simulator.
 
-    Raises `ArgumentError` for anything but a tensor, and `RuntimeError`, as torch does, for dims that are not its
-    modes.
+    Raises `ArgumentError` for anything but a tensor, and torch's errors for dims that are not its modes.
     """
     if not isinstance(input, torch.Tensor):
         raise ArgumentError(
             f"input is a {type(input).__name__}, and tw.torch.permute takes tensors",
             help="tw.permute takes arrays of any library",
         )
-    if sorted(d % max(input.ndim, 1) for d in dims) != list(range(input.ndim)):
+    if sorted(d + input.ndim if d < 0 else d for d in dims) != list(range(input.ndim)):
         torch.permute(input, tuple(dims))  # raises torch's own error
     return permute_operator(input, list(dims))

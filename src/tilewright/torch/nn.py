@@ -192,6 +192,7 @@ class Attention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         is_plain = not (need_weights or self.add_zero_attn or (self.dropout and self.training))
         is_plain = is_plain and key_padding_mask is None and self.bias_k is None and self.bias_v is None
         is_plain = is_plain and all(x.ndim == 3 and not x.is_nested for x in (query, key, value))
+        is_plain = is_plain and key.shape[:2] == value.shape[:2] and query.shape[1 - length] == key.shape[1 - length]
         has_mask = attn_mask is not None
         if not is_plain or has_mask != is_causal or (is_causal and query.shape[length] != key.shape[length]):
             found: tuple[torch.Tensor, torch.Tensor | None] = super().forward(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of operators, of any type that a schema has
 
 import torch
+from torch.utils._pytree import tree_map
 
 from tilewright.errors import ArgumentError
 from tilewright.frames import warn_at
@@ -59,12 +60,15 @@ class Operator(Generic[P, R]):
         self.overload: Any = self._definition._opoverload  # Any: torch's OpOverload, which its types do not show
         returns = self.overload._schema.returns
         self._results = len(returns)
+        if any("Tensor" not in str(each.type) for each in returns):
+            raise ArgumentError(f"{name} returns what is not a tensor", help="return tensors, lists of them, or None")
         self._is_list: bool = any(str(each.type) != "Tensor" for each in returns)  # of as many as the function likes
         self._inputs = Inputs(self.overload._schema)
         parameters = self._signature.parameters.values()
         self._places = {parameter.name: place for place, parameter in enumerate(parameters)}
         self._defaults = tuple([parameter.default for parameter in parameters])
         self._is_mutable: bool = self.overload._schema.is_mutable
+        self._targets = [self._places[given] for given in mutates]
         self._is_ours = name.startswith("tilewright::")
         self.is_collective: bool = False  # other ranks wait for a call, also for one whose results are empty
         rule = self._rule
@@ -90,6 +94,8 @@ class Operator(Generic[P, R]):
         self._vmap = None if vmap is None else _vmap_rule(self, vmap)
         if self._vmap is not None:
             self._definition.register_vmap(self._vmap)
+        if not self._is_mutable and not self._is_list:  # else left to torch, whose functions return only tuples
+            self._set_function(functools.partial(_no_gradient, name), lambda ctx, inputs, output: None)
         if autocast is not None:
             _register_autocast(self, autocast)
         earlier = _latest.get(name)
@@ -251,13 +257,19 @@ class Operator(Generic[P, R]):
             if not self._is_list:
                 self._gradient = plan
         self._definition.register_autograd(run, setup_context=setup)
+        if not self._is_list:
+            parts = self._set_function(run, setup)
+            direct = autograd_function(self.name, {**parts, "forward": self._run_direct})
+            # Past what Function.apply does for defaults and transforms, of which there are none here: 20 microseconds.
+            self._apply = super(torch.autograd.Function, direct).apply  # type: ignore[misc]
+        return function
+
+    def _set_function(self, run: Callable[..., Any], setup: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+        """Set what is applied under transforms, and return its parts."""
         parts = {"forward": self.__call__, "backward": run, "setup_context": setup}
         parts["vmap"] = self._vmap or functools.partial(_one_by_one, self)
         self._function = Transformed(self.name, parts)
-        direct = autograd_function(self.name, {**parts, "forward": self._run_direct})
-        # Past what Function.apply does for defaults and for transforms, of which there are none here: 20 microseconds.
-        self._apply = super(torch.autograd.Function, direct).apply  # type: ignore[misc]
-        return function
+        return parts
 
     def sharding(self, rule: _Function, *, check: Callable[..., bool] | None = None) -> _Function:
         """Define how the operator is divided over devices, so that it takes DTensors (`torch.distributed.tensor`).
@@ -311,11 +323,19 @@ class Operator(Generic[P, R]):
         return dict(bound.arguments)
 
 
+def _no_gradient(name: str, ctx: Any, *gradients: Any) -> None:
+    """Say under transforms what torch says elsewhere; unlike there, results may have been computed."""
+    raise RuntimeError(f"Trying to backward through {name} but no autograd formula was registered")
+
+
 def _is_transformed() -> bool:
     """Say whether a transform of torch.func is to see a call: not within a rule of vmap, which excludes its key."""
     batched = torch._C.DispatchKey.FuncTorchBatched
-    is_active: bool = torch._C._are_functorch_transforms_active()
-    return is_active and not torch._C._dispatch_tls_is_dispatch_key_excluded(batched)
+    if not torch._C._are_functorch_transforms_active() or torch._C._dispatch_tls_is_dispatch_key_excluded(batched):
+        return False
+    # Functions like that one are not functionalized, and operators are.
+    functorch = torch._C._functorch
+    return bool(functorch.peek_interpreter_stack().key() != functorch.TransformType.Functionalize)
 
 
 _untold: dict[Any, tuple[sharding.Rule, sharding.Check | None]] = {}  # ways of overloads that DTensor has to be told
@@ -383,7 +403,7 @@ def op(
 
     `vmap` is "elementwise" for a function that works element by element on tensors of one shape: a batch then adds
     elements. "loop" calls it once for each item of the batch. A function is a rule as for
-    `torch.library.register_vmap`. By default it is called for each item, by torch with a warning.
+    `torch.library.register_vmap`. By default it is called for each item, too.
 
     `autocast` is "lower" if autocast should convert inputs to its 16-bit type, as for `torch.matmul`, or the type to
     convert them to, such as torch.float32. float64 is not converted. By default autocast has no effect.
@@ -474,8 +494,9 @@ def _more_elements(operator: Operator[Any, Any], info: Any, in_dims: tuple[Any, 
             return x
         return x.expand(info.batch_size, *x.shape) if place is None else x.movedim(place, 0)
 
+    _check_targets(operator, in_dims, args)
     found = operator(*map(with_batch, args, in_dims))
-    return found, 0 if operator._results == 1 else (0,) * operator._results
+    return found, _in_front(found)
 
 
 def _one_by_one(operator: Operator[Any, Any], info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
@@ -484,17 +505,37 @@ def _one_by_one(operator: Operator[Any, Any], info: Any, in_dims: tuple[Any, ...
     def item(x: Any, place: Any, n: int) -> Any:
         if isinstance(x, (list, tuple)) and isinstance(place, (list, tuple)):
             return [item(inner, at, n) for inner, at in zip(x, place, strict=True)]
-        return x if place is None else x.select(place, n)
+        if place is None:
+            return x
+        return x.select(place, n) if info.batch_size else x.sum(place, dtype=x.dtype)  # zeros, with gradients
 
     def at(n: int) -> list[Any]:
         return [item(x, place, n) for x, place in zip(args, in_dims, strict=True)]
 
-    found = [operator(*at(n)) for n in range(info.batch_size)]
-    if operator._results == 0:
-        return None, None
-    if operator._results == 1:
-        return torch.stack(found), 0
-    return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * operator._results
+    def joined(*items: Any) -> Any:
+        if items[0] is None:
+            return None
+        return torch.stack(items) if info.batch_size else torch.stack(items)[:0]
+
+    _check_targets(operator, in_dims, args)
+    found = tree_map(joined, *[operator(*at(n)) for n in range(max(info.batch_size, 1))])  # one for its shapes
+    return found, _in_front(found)
+
+
+def _in_front(found: Any) -> Any:
+    return tree_map(lambda x: None if x is None else 0, found)
+
+
+def _check_targets(operator: Operator[Any, Any], in_dims: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+    """Refuse to write to a tensor without a batch what has one, as torch does."""
+    for place in operator._targets:
+        is_list = isinstance(args[place], (list, tuple))
+        items = zip(args[place], in_dims[place], strict=True) if is_list else [(args[place], in_dims[place])]
+        if any(isinstance(x, torch.Tensor) and at is None for x, at in items):
+            raise ArgumentError(
+                f"vmap: {operator.name} writes to an input without a batch, and others have one",
+                help="map over it too, or return a new tensor",
+            )
 
 
 def _register_autocast(operator: Operator[Any, Any], autocast: Any) -> None:

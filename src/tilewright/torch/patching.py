@@ -83,7 +83,7 @@ class PatchReport:
             if type(module) is MODULES.get(before):
                 module.__class__ = before
             elif gated.is_gated(module):
-                del module.forward, module.gated
+                del module.forward
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -154,7 +154,7 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
         is_skipped = any(fnmatchcase(name, p) for p in patterns)
         layers = None if is_skipped else gated.gated_layers(module)
         if layers is not None:
-            module.gated, module.forward = layers, partial(gated.gated_forward, module)
+            module.forward = partial(gated.gated_forward, module, layers)
             changed.append((module, type(module)))
             rows.append(PatchRow(name, _shown(type(module)), "a gated layer", None))
             continue
@@ -173,7 +173,7 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
 def _reason(module: torch.nn.Module) -> str | None:
     """Return why a module stays as it is, or None if there is another class for it."""
     kind = type(module)
-    if kind in MODULES.values():
+    if kind.__module__ == nn.__name__:
         return "it is one already"
     if kind not in MODULES:
         of = next((known for known in MODULES if isinstance(module, known)), None)
@@ -192,7 +192,7 @@ def _reason(module: torch.nn.Module) -> str | None:
 
 def _shown(kind: Any) -> str:
     """Return a class as users write it."""
-    if kind in MODULES.values():
+    if kind.__module__ == nn.__name__:
         return f"tw.torch.nn.{kind.__name__}"
     module: str = kind.__module__
     return f"torch.nn.{kind.__name__}" if module.startswith("torch.nn.modules.") else f"{module}.{kind.__qualname__}"

@@ -170,7 +170,7 @@ def _gradients_of_product(
         found["a"] = _summed(matmul_operator(slope, b.mT, None, None, None, "", a.dtype, precision), a)
     if "b" in needs:
         if b.ndim == 2 and a.ndim > 2:  # one product over all rows
-            left, right = a.reshape(-1, a.shape[-1]).mT, slope.reshape(-1, slope.shape[-1])
+            left, right = a.flatten(0, -2).mT, slope.flatten(0, -2)
         else:
             left, right = a.mT, slope
         if b.stride(-2) == 1 < b.stride(-1):  # else a weight that was passed transposed copies its gradient

@@ -119,6 +119,13 @@ def _beside(x: Any, dim: int) -> list[int]:
     return [n for n in range(len(x.shape)) if n != dim % len(x.shape)]
 
 
+def _converted(function: str, input: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    if dtype is not None and isinstance(input, torch.Tensor):
+        input = input.to(dtype)
+    check_tensor(function, "input", input)
+    return input
+
+
 def softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return exp(x - max(x)) / sum(exp(x - max(x))) along a mode, with gradients.
 
@@ -133,8 +140,7 @@ def softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None
 
     Raises `ArgumentError` for anything but a tensor of floats, and for a mode that it does not have.
     """
-    check_tensor("softmax", "input", input)
-    return softmax_operator(input if dtype is None else input.to(dtype), dim)
+    return softmax_operator(_converted("softmax", input, dtype), dim)
 
 
 def log_softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -148,8 +154,7 @@ def log_softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = 
 
     Raises `ArgumentError` as that does.
     """
-    check_tensor("log_softmax", "input", input)
-    return log_softmax_operator(input if dtype is None else input.to(dtype), dim)
+    return log_softmax_operator(_converted("log_softmax", input, dtype), dim)
 
 
 # --- norms ---------------------------------------------------------------------------------------------------------

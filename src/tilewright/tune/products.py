@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any  # Any: arrays of any library
 
@@ -15,6 +15,7 @@ from tilewright.kernels import winners
 from tilewright.kernels.choice import Explanation
 from tilewright.kernels.family import Candidate
 from tilewright.kernels.matmul import Matmul, forget_plans
+from tilewright.kernels.quantized import Quantized
 from tilewright.launch import observers
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.result_rows import Place
@@ -151,6 +152,8 @@ def tune(
     limits: Limits, store: bool, force: bool, executor: Executor | None,
 ) -> Tuning:  # fmt: skip
     """Measure the candidates of a product that was explained, and use the fastest from now on."""
+    if isinstance(b, Quantized):  # whose order is of a pass before the candidates
+        a, b = b.take_columns(a), replace(b, order=None)
     configs = _configs(explained, most)
     ordinal = _ordinal_of(a)
     kept, place = Store(), None if ordinal is None else winners.place_of(explained.problem, ordinal)

@@ -307,6 +307,7 @@ def grid(function):
         (lambda: tw.Package("p").add(axpy, vector, 1.0, vector), "grid and block"),
         (lambda: tw.Package("p").write("nowhere"), "no functions"),
         (add(name="return"), "not a name"),
+        (add(name="sum"), "not a name"),  # the loader calls that of Python
         (grid(lambda y, a, x: int(y.shape[0])), "only the launch knows"),
         (grid(lambda y, a, x: 1 if y.shape[0] > 5 else 2), "only the launch knows"),
         (grid(lambda y, a, x: y.shape[0] / 2), "only the launch knows"),

@@ -48,6 +48,8 @@ REFUSED: list[tuple[str, tuple[Any, Any, Any], dict[str, Any]]] = [
     (r"offsets are \[0, 5, 2, 6\]", (R, R, R), {"offsets": np.array([0, 5, 2, 6])}),
     (r"offsets has the shape \(1,\)", (R, R, R), {"offsets": np.array([6])}),
     (r"key_lengths has the shape \(3,\), and there are 2 batches", (Q, K, K), {"key_lengths": np.array([1, 2, 3])}),
+    (r"key_lengths are \[-1, 2\], and there are 5 keys", (Q, K, K), {"key_lengths": np.array([-1, 2])}),
+    (r"key_lengths are \[2, 6\], and there are 5 keys", (Q, K, K), {"key_lengths": np.array([2, 6])}),
     ("offsets is float64", (R, R, R), {"offsets": np.array([0.0, 6.0])}),
     (r"out has the shape \(2, 4, 3, 7\), and the result \(2, 4, 3, 8\)", (Q, K, K), {"out": zeros(2, 4, 3, 7)}),
     ("out shares memory with q", (Q, K, K), {"out": Q}),

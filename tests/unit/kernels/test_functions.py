@@ -190,6 +190,42 @@ def test_a_changed_global_is_another_function(monkeypatch: pytest.MonkeyPatch) -
     assert evaluate(leaky, X).tolist() == [-0.5, -0.25, 1, 3]
 
 
+class Layer:
+    """An object whose attributes functions read."""
+
+    bias = 1.0
+
+    def __init__(self) -> None:
+        self.scale, self.steps = 2.0, [3.0]
+
+    def act(self, acc: Any) -> Any:
+        return acc * self.scale + self.bias + self.steps[0]
+
+    def __call__(self, acc: Any) -> Any:
+        return self.act(acc)
+
+
+@pytest.mark.parametrize("make", [lambda x: x.act, lambda x: x, lambda x: lambda acc: x.act(acc)], ids=range(3))
+def test_attributes_are_read_anew(make: Callable[[Layer], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of objects and their classes, and what containers in them hold; equal values are one function again."""
+    layer = Layer()
+    epilogue = make(layer)
+    one = np.ones((1, 1), np.float32)
+    found = [captured(epilogue).function]
+    assert tw.matmul(one, one, epilogue=epilogue) == 6
+    layer.scale = 4.0
+    found.append(captured(epilogue).function)
+    monkeypatch.setattr(Layer, "bias", 10.0)
+    found.append(captured(epilogue).function)
+    layer.steps[0] = 5.0
+    found.append(captured(epilogue).function)
+    assert len(set(found)) == 4
+    assert tw.matmul(one, one, epilogue=epilogue) == 19
+    monkeypatch.undo()
+    layer.scale, layer.steps[0] = float("2.0"), 3.0
+    assert captured(epilogue).function is found[0]
+
+
 def test_captured_arrays_are_not_kept() -> None:
     class Memory(np.ndarray):
         pass

@@ -129,6 +129,16 @@ def test_scales_that_are_computed_on_the_way(shape: tuple[int, int, int]) -> Non
     np.testing.assert_allclose(sums, np.maximum(x, 0).sum(0), atol=1e-4)
 
 
+def test_scales_of_a_result_of_one_column_and_of_one_that_is_contiguous_along_columns() -> None:
+    """Where the elements of a column are contiguous, other products compute D^T, which has scales of columns."""
+    for n in (1, 130):
+        a, b = numbers(6, 8), numbers(8, n)
+        out = np.zeros((n, 6), tw.float8_e4m3fn.numpy).T
+        y, scales = tw.matmul(a, b, out=out, also=("scale", -1))
+        assert y is out
+        check_scales(y, scales, a.astype(np.float64) @ b)
+
+
 def test_a_quantised_result_is_an_operand_of_the_next_product() -> None:
     a, b, c = numbers(40, 24), numbers(24, 256), numbers(16, 256)
     y, scales = tw.matmul(a, b, out_dtype=tw.float8_e4m3fn, also=("scale", -1))
@@ -165,6 +175,11 @@ def test_nothing() -> None:
         tw.matmul(numbers(0, 4), numbers(4, 3), also=("max", -2))
 
 
+def test_asking_for_none_gives_the_product_alone() -> None:
+    a = np.eye(2, dtype=np.float32)
+    assert np.array_equal(tw.matmul(a, a, also=[]), a) and np.array_equal(tw.matmul(a, a, also=()), a)
+
+
 def test_prepared_and_explained() -> None:
     a, b = numbers(40, 24), numbers(24, 36)
     product = tw.matmul.prepare(a, b, also=[("sum", -2)])
@@ -182,6 +197,7 @@ def test_prepared_and_explained() -> None:
         (lambda a: tw.matmul(a, a, also=("mean", -1)), "also asks for"),
         (lambda a: tw.matmul(a, a, also=[("sum", 0)]), "also asks for"),
         (lambda a: tw.matmul(a, a, also="what"), "also asks for 'what'"),
+        (lambda a: tw.matmul(a, a, also=np.ones(3)), r"also asks for array\(\[1"),
         (lambda a: tw.matmul(a, a, also=[tw.tfloat32]), "not a type of an array"),
         (lambda a: tw.matmul(a[0], a, also=("sum", -1)), "is a vector"),
         (lambda a: tw.matmul(a, a, also=("scale", -1)), "the result is float32"),

@@ -186,6 +186,8 @@ REFUSED = [
     (lambda: tw.grouped_matmul(B, B, E), "a and b have 3 and 3 modes"),
     (lambda: tw.grouped_matmul(A, B), "a is a ndarray; without offsets a, b and out are lists"),
     (lambda: tw.grouped_matmul([A], [B[0], B[1]]), "there are 1 matrices a and 2 b"),
+    (lambda: tw.grouped_matmul([A], [B[0]], out=[]), "there are 1 matrices a and 1 b and 0 out"),
+    (lambda: tw.grouped_matmul([A], [B[0]], fill="no"), "fill is True or False, got 'no'"),  # type: ignore[arg-type]
     (lambda: tw.grouped_matmul([A], [B]), r"b\[0\] is a matrix, got the shape \(2, 8, 4\)"),
     (lambda: tw.grouped_matmul([A], [B[0, :7]]), r"the shapes \(6, 8\) and \(7, 4\) of product 0 do not fit"),
     (lambda: tw.grouped_matmul(A.astype(np.int8), B.astype(np.int8), E), "a is int8, and grouped products are of 16"),

@@ -127,6 +127,11 @@ def test_tf32_rounds_and_ieee_does_not() -> None:
     assert np.array_equal(tw.matmul(a, b, precision="tf32"), np.ones_like(a))
 
 
+def test_a_factor_that_no_float_holds() -> None:
+    with pytest.raises(tw.ArgumentError, match="alpha or beta is an integer that no float holds"):
+        tw.matmul(np.eye(4), np.eye(4), alpha=10**400)
+
+
 def test_float64_keeps_alpha_and_beta_in_float64() -> None:
     a, c = np.ones((4, 4)), np.ones((4, 4))
     assert np.array_equal(tw.matmul(a, np.eye(4), alpha=0.1, beta=0.2, c=c), np.full((4, 4), 0.1 + 0.2))

@@ -72,6 +72,16 @@ def test_one_scale(scale: Any) -> None:
     assert np.array_equal(tw.matmul(a[0], b, scale_a=scale, out_dtype=tw.float32), 0.5 * exact(a[0], b))
 
 
+def test_a_matrix_keeps_its_scales_beside_a_vector() -> None:
+    """One for each row or column of the matrix, in the shape that it has beside a matrix."""
+    x, b, scales = small(1, (16,)), small(2, (2, 16, 3)), powers(3, (2, 1, 3))
+    expected = scales[:, 0] * exact(x, b)
+    assert np.array_equal(tw.matmul(x, b, scale_b=scales, out_dtype=tw.float32), expected)
+    found = tw.matmul(b.swapaxes(1, 2), x, scale_a=scales.swapaxes(1, 2), out_dtype=tw.float32)
+    assert np.array_equal(found, expected)
+    assert np.array_equal(tw.matmul(x, b[0], scale_b=scales[0, 0], out_dtype=tw.float32), expected[0])
+
+
 def test_batch() -> None:
     a, b = small(1, (3, 18, 32)), small(2, (3, 32, 20))
     scale_a, scale_b = powers(3, (3, 18, 1)), powers(4, (1, 20))
@@ -147,4 +157,4 @@ def test_products_without_scales() -> None:
         with pytest.raises(ArgumentError, match="scale_a is a factor of float32 accumulators"):
             tw.matmul(np.ones((4, 8), dtype), np.ones((8, 2), dtype), scale_a=one)
     with pytest.raises(ArgumentError, match="does not fit a result of the shape"):
-        tw.matmul(small(1, (4, 16)), small(2, (16,)), scale_a=one)
+        tw.matmul(small(1, (4, 16)), small(2, (16,)), scale_b=np.ones((1, 4), np.float32))

@@ -201,6 +201,11 @@ def test_a_find_counts_for_its_problem_and_its_gpu_only(gpu):
     assert winners.text_of(chosen(problem)) == winners.text_of(by_model)
 
 
+def test_a_find_is_not_that_of_the_product_with_further_results(gpu):
+    keys = {winners.place_of(problem_of(also=also), 0).key for also in ((), [tw.float32], [("amax", -1)])}
+    assert len(keys) == 3
+
+
 def test_finds_are_kept_for_other_processes(gpu):
     problem = problem_of(m=2048)
     found = another(problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -148,6 +149,8 @@ def test_extents_of_zero() -> None:
     empty = tw.quantized(np.zeros((0, 5), np.uint8), np.zeros((0, 5), np.float16))
     found = tw.matmul(np.zeros((3, 0), np.float16), empty, bias=np.arange(5, dtype=np.float16))
     assert np.array_equal(found, np.tile(np.arange(5), (3, 1)))
+    for x in (np.ones((3, 45), np.float16)[:, 1:1], np.ones((4, 3), np.float16).T[:, :0]):  # rows at odd addresses
+        assert np.array_equal(tw.matmul(x, empty), np.zeros((3, 5)))
     none = tw.quantized(np.zeros((40, 0), np.uint8), np.zeros((1, 0), np.float16))
     assert tw.matmul(np.zeros((3, 40), np.float16), none).shape == (3, 0)
     weights = tw.quantized(np.zeros((40, 5), np.uint8), np.zeros((1, 5), np.float16))
@@ -306,6 +309,27 @@ REFUSED = [
 def test_refusals(call: Any, message: str) -> None:
     with pytest.raises(tw.ArgumentError, match=message):
         call()
+
+
+def test_a_prepared_product_does_not_keep_the_order_of_old_columns() -> None:
+    """It would have a copy of x, whose columns are in the order of the weights."""
+    x = whole(7, (3, 64), np.float16)
+    with pytest.raises(tw.ArgumentError, match=r"pass a\[\.\.\., b\.order\] as a, and dataclasses\.replace"):
+        tw.matmul.prepare(x, BY_GROUPS)
+    product = tw.matmul.prepare(x[..., BY_GROUPS.order], replace(BY_GROUPS, order=None))
+    assert np.array_equal(product(), x @ BY_GROUPS.dequantised())
+
+
+@pytest.mark.slow
+def test_tuning_takes_the_columns_before_it_prepares() -> None:
+    x = whole(7, (3, 64), np.float16)
+    assert tw.matmul.tune(x, BY_GROUPS, most=1, progress=False).source == "simulated"
+
+
+def test_a_group_longer_than_k_takes_no_memory_for_what_is_not_there() -> None:
+    weights = tw.quantized(W, S[:1], group=1 << 40)
+    assert weights.format.group == 128 and np.array_equal(weights.dequantised(), W.astype(np.float32) * S[:1])
+    assert tw.quantize(np.ones((40, 2), np.float32), group=1 << 40).shape == (40, 2)
 
 
 def test_gptq_with_groups_of_unequal_size_is_refused() -> None:

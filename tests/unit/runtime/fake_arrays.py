@@ -62,6 +62,9 @@ class _Tensor:
     def get_device(self) -> int:
         return -1 if self.device.index is None else self.device.index
 
+    def is_neg(self) -> bool:
+        return False
+
 
 Tensor: Any = type("Tensor", (_Tensor,), {"__module__": "torch"})
 Parameter: Any = type("Parameter", (Tensor,), {"__module__": "torch.nn"})

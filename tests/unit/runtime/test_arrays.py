@@ -170,6 +170,8 @@ def test_real_torch() -> None:
         describe(torch.eye(3).to_sparse())
     with pytest.raises(ArgumentError, match="meta"):
         describe(torch.empty(3, device="meta"))
+    with pytest.raises(ArgumentError, match="with the other sign"):
+        describe(torch.ones(3, dtype=torch.complex64).conj().imag)
 
 
 def test_a_host_view_keeps_the_memory() -> None:

@@ -125,6 +125,17 @@ static ReadArray reader_of(const Calls *self, PyTypeObject *type) {
     return NULL;
 }
 
+/* Say whether a tensor may be one whose memory has its numbers with the other sign: a view with gaps, as of every other
+   number of complex ones. */
+static int may_be_negative(PyObject *tensor, const Array *array) {
+    for (int n = 0; n < array->rank; n++)
+        if (array->strides[n] == 1 && array->shape[n] != 1) return 0;
+    PyObject *found = PyObject_CallMethod(tensor, "is_neg", NULL);
+    if (found == NULL) PyErr_Clear();
+    Py_XDECREF(found);
+    return found != Py_False;
+}
+
 /* Put an array into what is gathered: all that a kernel is specialised on, or gets passed, and the pointer's alignment. */
 static int gather_array(Gathered *g, PyObject *argument, ReadArray read) {
     Array array = {0};
@@ -142,6 +153,7 @@ static int gather_array(Gathered *g, PyObject *argument, ReadArray read) {
     }
     if (pointer < LOW_ADDRESSES && !is_empty) return 0;
     for (int n = 0; n < array.rank; n++) words[g->word_count++] = (uint64_t)array.strides[n];
+    if (may_be_negative(argument, &array)) return 0;
     g->values[g->value_count++] = (Value){'p', {.pointer = pointer}};
     return 1;
 }
