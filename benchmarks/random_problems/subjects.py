@@ -84,6 +84,7 @@ SUBJECTS: Mapping[str, Subject] = MappingProxyType(
         "simt": Subject("multistage", _IEEE, False, has_further=True),
         "float64": Subject("multistage", _DOUBLE, False, has_further=True),
         "streaming": Subject("streaming", _HALF, most=(16, 16384, 16384), small=(16, 300, 900)),
+        "gemv": Subject("gemv", (*_HALF, *_IEEE, *_DOUBLE, *_PARTS[:1]), most=(8, 60000, 16384), small=(8, 300, 900)),
         "weight streaming": Subject(
             "weight streaming", _HALF, form="weights", most=(16, *_WEIGHTS[1:]), small=(16, 200, 900)
         ),

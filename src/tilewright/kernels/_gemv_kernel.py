@@ -43,17 +43,19 @@ def write_turned(epilogue, total, D, operands, vector, column, alpha, beta, batc
 
 
 class AlongK:
-    """A lane's part of the dot products of a column, of a matrix that is contiguous along K."""
+    """A lane's part of the dot products of some columns, of a matrix that is contiguous along K."""
 
     @tw.function
     def __init__(self, plan, A, B, block):
         self.plan, self.A, self.B = plan, A, B
         group, self.lane = tw.thread_idx.x // plan.lanes, tw.thread_idx.x % plan.lanes
-        self.column, self.share = group % plan.columns, group // plan.columns
+        groups = plan.columns // plan.beside
+        self.group, self.share = group % groups, group // groups
         # Behind the last column that is read again.
-        self.row = tw.minimum(block * plan.columns + self.column, B.shape[0] - 1)
-        self.acc = tw.registers(plan.accumulator, plan.vectors)
-        self.held = tw.registers(B.dtype, (plan.width, plan.ahead))
+        first, last = block * plan.columns + self.group, B.shape[0] - 1
+        self.rows = [tw.minimum(first + n * groups, last) for n in range(plan.beside)]
+        self.acc = tw.registers(plan.accumulator, (plan.beside, plan.vectors))
+        self.held = tw.registers(B.dtype, (plan.width, plan.beside, plan.ahead))
         tw.clear(self.acc)
 
     @tw.function
@@ -75,23 +77,28 @@ class AlongK:
         first = (n * plan.ahead * plan.shares + self.share) * plan.lanes + self.lane
         for i in tw.static_range(plan.ahead):
             place = first + i * plan.shares * plan.lanes
-            tw.copy(vector_of(self.B, (1, plan.width), (self.row, place), guard), self.held[:, i])
+            for column in tw.static_range(plan.beside):
+                source = vector_of(self.B, (1, plan.width), (self.rows[column], place), guard)
+                tw.copy(source, self.held[:, column, i])
         for i in tw.static_range(plan.ahead):
             place = first + i * plan.shares * plan.lanes
             for vector in tw.static_range(plan.vectors):
                 x = tw.registers(self.A.dtype, plan.width)
                 tw.copy(vector_of(self.A, (1, plan.width), (row_of(self.A, vector), place), guard), x)
-                for e in tw.static_range(plan.width):
-                    a, b = (value.to(plan.accumulator) for value in (x[e], self.held[e, i]))
-                    self.acc[vector] = tw.fma(a, b, self.acc[vector])
+                for column in tw.static_range(plan.beside):
+                    for e in tw.static_range(plan.width):
+                        a, b = (value.to(plan.accumulator) for value in (x[e], self.held[e, column, i]))
+                        self.acc[column, vector] = tw.fma(a, b, self.acc[column, vector])
 
     @tw.function
     def put(self, sums):
         """Add what the lanes of a group have, and write it."""
-        for vector in tw.static_range(self.plan.vectors):
-            total = tw.reduce(self.acc[vector], "add", group=self.plan.lanes)
-            if self.lane == 0:
-                sums[self.column, vector, self.share] = total
+        groups = self.plan.columns // self.plan.beside
+        for column in tw.static_range(self.plan.beside):
+            for vector in tw.static_range(self.plan.vectors):
+                total = tw.reduce(self.acc[column, vector], "add", group=self.plan.lanes)
+                if self.lane == 0:
+                    sums[column * groups + self.group, vector, self.share] = total
 
 
 class AlongColumns:

@@ -25,6 +25,8 @@ MOST, THREADS, AHEAD, LINE = 8, 256, 8, 128
 _TYPES = (float16, bfloat16, float32, float64)
 # From a load to its data, and what a launch takes beside its loads, in microseconds.
 _LATENCY_US, _START_US = 0.8, 2.0
+_BLOCK_US = 1.0  # what a block takes to begin, and to add up what its groups have
+_ROW_BYTES = 12  # what a row of K costs beside its bytes
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,16 @@ class GemvPlan:
     """What the kernel knows at compile time.
 
     A block computes `columns` of the result for all `vectors`; `lanes` read a line of the matrix, `width` elements
-    each, and `shares` of them divide K. The few vectors are rows of B where it `is_turned`.
+    each, and `shares` of them divide K. Along K a lane has as many columns as are `beside` each other, so that what it
+    reads of a vector serves all of them. The few vectors are rows of B where it `is_turned`.
     """
 
     vectors: int
     columns: int
     lanes: int
     width: int
-    ahead: int  # vectors that a lane asks for at a time
+    ahead: int  # vectors of each column, or rows of K, that a lane asks for at a time
+    beside: int
     is_along_k: bool
     is_turned: bool
     accumulator: DType
@@ -56,8 +60,7 @@ class GemvPlan:
     @property
     def shares(self) -> int:
         """How many groups of lanes have the same columns."""
-        groups = self.threads // self.lanes
-        return groups // self.columns if self.is_along_k else groups
+        return self.threads // self.lanes * self.beside // (self.columns if self.is_along_k else 1)
 
     @property
     def sums(self) -> Layout:
@@ -89,23 +92,30 @@ class Gemv(Family):
         if not known or few > MOST or matrix.major == "none" or problem.accumulator not in (float32, float64):
             return []
         vectors, size = 1 << (few - 1).bit_length(), matrix.dtype.bytes
-        width = max(1, min(matrix.alignment, VECTOR_BYTES) // size)
-        if matrix.major == "K":
-            groups = THREADS * width * size // LINE if width * size >= 4 else THREADS // 32
-            columns = [groups >> n for n in range(groups.bit_length()) if groups >> n >= 1]
-        else:
+        width = _width(matrix)
+        if matrix.major == "MN":
             columns = [lanes * width for lanes in (32, 16, 8, 4, 2) if lanes * width * size <= 4 * LINE]
-        return [Configuration((vectors, n, width), (1, THREADS // 32), AHEAD) for n in columns]
+            return [Configuration((vectors, n, 1), (1, THREADS // 32), AHEAD) for n in columns]
+        # Lanes that read a line, or a whole row of fewer bytes.
+        lanes = min(32, LINE // (width * size), 1 << (-(-max(problem.k, 1) // width) - 1).bit_length())
+        groups = THREADS // lanes
+        return [
+            Configuration((vectors, AHEAD // ahead * (groups >> n), lanes * width), (1, THREADS // 32), ahead)
+            for ahead in (8, 4, 2, 1)
+            for n in range(groups.bit_length())
+        ]
 
     def needs(self, problem: Problem) -> Needs:
-        """Return that the matrix is contiguous along one mode."""
-        matrix = LayoutNeeds(("K", "MN"))
-        return Needs(a=matrix) if is_turned(problem) else Needs(b=matrix)
+        """Return that the matrix is contiguous along one mode, and the vectors along K as it is."""
+        matrix, vectors = LayoutNeeds(("K", "MN")), LayoutNeeds()
+        if matrix_of(problem).major == "K":
+            vectors = LayoutNeeds(("K",), alignment=min(VECTOR_BYTES, matrix_of(problem).alignment))
+        return Needs(a=matrix, b=vectors) if is_turned(problem) else Needs(a=vectors, b=matrix)
 
     def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
         plan = _plan(problem, configuration)
         shared = plan.columns * plan.vectors * plan.shares * plan.accumulator.bytes
-        sums = plan.vectors * (1 if plan.is_along_k else plan.width) * plan.accumulator.bytes // 4
+        sums = _sums(plan)
         rejection = None
         if sums > 64:
             rejection = f"{sums} registers for sums"
@@ -127,8 +137,8 @@ class Gemv(Family):
         waves = -(-blocks // (machine.multiprocessors * resident))
         of_step = plan.shares * plan.ahead * (plan.lanes * plan.width if plan.is_along_k else 1)
         loads = -(-max(problem.k, 1) // of_step)
-        compute = _START_US + waves * loads * _LATENCY_US
-        memory = _START_US + problem.bytes / machine.bandwidth
+        compute = _START_US + waves * (loads * _LATENCY_US + _BLOCK_US) - _BLOCK_US
+        memory = problem.bytes / machine.bandwidth * max(1.0, _read(plan, matrix_of(problem).dtype.bytes))
         return Prediction(blocks, resident, waves, compute, memory)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
@@ -142,11 +152,30 @@ class Gemv(Family):
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
+def _read(plan: GemvPlan, size: int) -> float:
+    """Return by how much longer than its bytes take a matrix is read.
+
+    Along K a vector's load takes as long as one of the matrix, once for all columns of a lane; along columns each row
+    begins elsewhere in memory.
+    """
+    if plan.is_along_k:
+        return 0.9 + plan.vectors / plan.beside / 8
+    return 0.97 + _ROW_BYTES / (plan.columns * size)
+
+
 def _registers(plan: GemvPlan) -> int:
     """Return about how many registers a thread takes."""
-    size = plan.accumulator.bytes // 4
-    sums = plan.vectors * (1 if plan.is_along_k else plan.width) * size
-    return min(255, 48 + plan.ahead * 4 + sums + 4 * plan.vectors)
+    return min(255, 48 + AHEAD * 4 + _sums(plan) + 4 * plan.vectors)
+
+
+def _sums(plan: GemvPlan) -> int:
+    """Return the registers that hold a thread's sums."""
+    return plan.vectors * (plan.beside if plan.is_along_k else plan.width) * plan.accumulator.bytes // 4
+
+
+def _width(matrix: Operand) -> int:
+    """Return the elements of a vector of the matrix."""
+    return max(1, min(matrix.alignment, VECTOR_BYTES) // matrix.dtype.bytes)
 
 
 @cache
@@ -157,11 +186,11 @@ def _kernel(further: int) -> Kernel:
 @lru_cache(maxsize=1024)
 def _plan(problem: Problem, configuration: Configuration) -> GemvPlan:
     """Plan a kernel; problems that differ in extents only have equal plans."""
-    vectors, columns, width = configuration.tile
-    matrix = matrix_of(problem)
-    is_along_k = matrix.major == "K"
-    lanes = min(32, LINE // (width * matrix.dtype.bytes)) if is_along_k else columns // width
+    vectors, columns, at_a_time = configuration.tile
+    matrix, ahead = matrix_of(problem), configuration.stages
+    width, is_along_k = _width(matrix), matrix.major == "K"
+    lanes = (at_a_time if is_along_k else columns) // width
     return GemvPlan(
-        vectors, columns, lanes, width, configuration.stages, is_along_k, is_turned(problem), problem.accumulator,
+        vectors, columns, lanes, width, ahead, AHEAD // ahead, is_along_k, is_turned(problem), problem.accumulator,
         ElementEpilogue.of(problem),
     )  # fmt: skip

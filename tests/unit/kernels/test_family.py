@@ -176,20 +176,20 @@ def test_a_family_joins_by_one_line_of_the_index(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(choice, "FAMILIES", (*FAMILIES, outer))
     _signature.cache_clear()
     try:
-        a, b = np.arange(21, dtype=np.float32).reshape(3, 7), np.arange(35, dtype=np.float32).reshape(7, 5)
+        a, b = np.arange(63, dtype=np.float32).reshape(9, 7), np.arange(70, dtype=np.float32).reshape(7, 10)
         found = tw.matmul.explain(a, b)
         assert {c.family.name for c in found.candidates} == {"multistage", "outer"}
         # float32 is read by the multistage kernel as it lies; packing counts against this family, which needs it.
         assert found.choice is not None and found.choice.family.name == "multistage"
         mine = next(c for c in found.candidates if c.family is outer)
         assert mine.packed == (True, True) and mine.prediction is not None and mine.prediction.packing_us > 1
-        padded = np.zeros((3, 8), np.float32)[:, :8], np.zeros((5, 8), np.float32).T
+        padded = np.zeros((9, 8), np.float32)[:, :8], np.zeros((10, 8), np.float32).T
         assert tw.matmul.explain(*padded).choice.family is outer
         monkeypatch.setattr(Outer, "us", -100.0)
         assert "chosen: outer" in str(tw.matmul.explain(a, b)) and "A is packed first" in str(tw.matmul.explain(a, b))
         assert np.array_equal(tw.matmul(a, b, alpha=2), 2 * (a @ b))
         ((problem, _),) = outer.launched
-        assert problem.a == Operand(tw.float32, "K", 16) and (problem.m, problem.n, problem.k) == (3, 5, 7)
+        assert problem.a == Operand(tw.float32, "K", 16) and (problem.m, problem.n, problem.k) == (9, 10, 7)
     finally:
         _signature.cache_clear()
 
