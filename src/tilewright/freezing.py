@@ -75,6 +75,8 @@ def identity(value: Any) -> Hashable:
 class Itself:
     """Stands for an object that is equal to itself alone."""
 
+    value: object
+
     __slots__ = ("value",)
 
     def __init__(self, value: object) -> None:
