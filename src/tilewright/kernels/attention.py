@@ -16,7 +16,17 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels._attention_gradient_kernel import finish_tokens, gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
-from tilewright.kernels.attention_hopper import NARROW, hopper_gradient_plan, hopper_plan, why_not
+from tilewright.kernels.attention_hopper import (
+    NARROW,
+    SHORT,
+    SHORT_BACKWARD,
+    hopper_gradient_plan,
+    hopper_plan,
+    is_low,
+    is_short,
+    keys_of,
+    why_not,
+)
 from tilewright.kernels.attention_parts import count_parts, launch_parts
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
@@ -222,9 +232,13 @@ def _with_heads_as_tokens(
     return replace(problem, right=UNLIMITED), found, None if lse is None else packed(lse)
 
 
-def family_of(problem: Problem, views: Sequence[View]) -> str:
-    """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller."""
-    if isinstance(problem.q.info.device, str):
+def family_of(problem: Problem, views: Sequence[View], most: int = SHORT) -> str:
+    """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller.
+
+    Tiles are also for sequences of up to `most` tokens and keys.
+    """
+    _, q, k, _ = views
+    if isinstance(problem.q.info.device, str) or is_short(q.shape[3], q.shape[2], k.shape[2], most):
         return "tiles"
     return "tiles" if why_not(views, float(problem.factor), arch_of(problem.q)) else "hopper"
 
@@ -242,6 +256,9 @@ def by_warpgroups(
     sides = problem.left < q_and_keys(views), problem.right < q_and_keys(views)
     count = problem.count if problem.is_ragged else 1  # of sequences in one array
     kind = {"is_narrow": q.shape[2] <= count * NARROW, "is_cut": bool(problem.sequences.given())}
+    if not kind["is_cut"] and not kind["is_narrow"] and is_low(q.shape[3], q.shape[2]):
+        kind["is_low"] = True
+        keys = keys or keys_of(k.shape[2], hopper_plan(q.dtype, q.shape[3], *sides, **kind).keys)
     plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, **kind)
     if blocks is None:
         blocks = multiprocessors_of(problem.q)
@@ -345,7 +362,7 @@ def _backward(
     lse, *slopes = (problem.numbers(x) for x in numbers)
     slope = slopes[0] if slopes else None
     # The gradient of q is stored by TMA, those of k and v by threads.
-    if all(family_of(problem, (x, *others)) == "hopper" for x in (grad, views[0])):
+    if all(family_of(problem, (x, *others), SHORT_BACKWARD) == "hopper" for x in (grad, views[0])):
         gradients_on_hopper(problem, views, (grad, out, lse, slope), ordered)
     else:
         _gradients_by_tiles(problem, views, grad, *numbers_of_tokens(problem, grad, out, lse, slope))

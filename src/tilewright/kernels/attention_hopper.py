@@ -18,6 +18,7 @@ HEADS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
+SHORT, SHORT_BACKWARD = 64, 80  # tokens and keys up to which tiles of mma.sync took less time on an H200
 # By the head: keys, and stages of Q and of K and V.
 _NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 256: (64, 1, 5)}
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
@@ -65,6 +66,33 @@ def filled(elements: int) -> int:
     return next(head for head in HEADS if elements <= head)
 
 
+def is_low(elements: int, tokens: int) -> bool:
+    """Say whether tiles of 128 rows are worth it for heads of 64 elements: those of 192 would be mostly empty.
+
+    >>> is_low(64, 197), is_low(64, 512), is_low(128, 197)
+    (True, False, False)
+    """
+    return filled(elements) == 64 and 1.2 * 128 * -(-tokens // 128) < 192 * -(-tokens // 192)
+
+
+def is_short(elements: int, tokens: int, keys: int, most: int) -> bool:
+    """Say whether several small blocks of a multiprocessor serve sequences better than a large one that stays.
+
+    `most` tokens and keys are those of a tile or two, of heads of 64 elements; longer heads have more to multiply.
+    """
+    return filled(elements) == 64 and max(tokens, keys) <= most
+
+
+def keys_of(keys: int, most: int) -> int:
+    """Return the keys of a tile so that few tiles of up to `most` are whole.
+
+    >>> keys_of(197, 160), keys_of(50, 160), keys_of(4096, 160)
+    (112, 64, 160)
+    """
+    each = -(-keys // -(-keys // most))
+    return min(most, -(-each // 16) * 16)
+
+
 @lru_cache(maxsize=64)
 def hopper_plan(
     dtype: DType,
@@ -73,14 +101,16 @@ def hopper_plan(
     has_right: bool,
     keys: int | None = None,
     *,
+    is_low: bool = False,
     is_narrow: bool = False,
     is_in_parts: bool = False,
     is_cut: bool = False,
 ) -> HopperAttentionPlan:
     """Return the plan for float16 or bfloat16 and up to 256 elements a head; `keys` is another tile of keys.
 
-    A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time. Where sequences are
-    cut out of arrays (`is_cut`), where they are takes registers: tiles have fewer keys, and of long heads 64 rows.
+    A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time. A low one has 128
+    for heads of 64 elements, too. Where sequences are cut out of arrays (`is_cut`), where they are takes registers:
+    tiles have fewer keys, and of long heads 64 rows.
 
     >>> plan = hopper_plan(bfloat16, 128, False, True)
     >>> plan.rows, plan.keys, plan.threads
@@ -94,6 +124,8 @@ def hopper_plan(
         128: (128, 128 if is_masked else 160, 2, 4),
         256: (128, 80 if not is_masked else 48 if has_left and has_right else 64, 1, 4),
     }[head]
+    if is_low and head == 64:
+        rows, most = 128, 128 if is_masked else 160
     if is_narrow or (is_cut and head == 256):
         rows, most, q_stages, stages = NARROW, *_NARROW_TILES[head]
         if is_cut and is_in_parts:

@@ -13,7 +13,14 @@ from tilewright.arch import Arch
 from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend
-from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, why_not
+from tilewright.kernels.attention_hopper import (
+    SHORT,
+    SHORT_BACKWARD,
+    hopper_gradient_plan,
+    hopper_plan,
+    is_short,
+    why_not,
+)
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.views import view
@@ -90,15 +97,33 @@ def test_gradients_of_q_may_have_any_strides(head: int, row: int, first: int, mo
     expected = tw.attention_backward(grad, q, k, v, out, lse)
     monkeypatch.setattr(
         "tilewright.kernels.attention.family_of",
-        lambda problem, views: "tiles" if why_not(views, float(problem.factor), HOPPER) else "hopper",
+        lambda problem, views, most: "tiles" if why_not(views, float(problem.factor), HOPPER) else "hopper",
     )
     dq = np.zeros((1, 1, 5, row), np.float16)[..., first:][..., :head]
     found = tw.attention_backward(grad, q, k, v, out, lse, dq=dq)
     assert all(np.array_equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "keys", "head", "forward", "backward"),
+    [
+        (64, 64, 64, "tiles", "tiles"),
+        (64, 65, 64, "hopper", "tiles"),
+        (80, 77, 48, "hopper", "tiles"),
+        (81, 20, 64, "hopper", "hopper"),
+        (16, 16, 128, "hopper", "hopper"),
+        (1, 4096, 64, "hopper", "hopper"),
+    ],
+)
+def test_short_sequences_have_several_blocks_of_a_multiprocessor(
+    tokens: int, keys: int, head: int, forward: str, backward: str
+) -> None:
+    for most, expected in ((SHORT, forward), (SHORT_BACKWARD, backward)):
+        assert ("tiles" if is_short(head, tokens, keys, most) else "hopper") == expected
+
+
 MASKS = [(left, right) for left in (False, True) for right in (False, True)]
-KINDS = ("parts", "lengths", "parts, sequences", "narrow", "narrow, parts, lengths", "narrow, parts, sequences")
+KINDS = ("low", "parts", "lengths", "parts, sequences", "narrow", "narrow, parts, lengths", "narrow, parts, sequences")
 
 
 @pytest.mark.parametrize("head", [64, 128, 256])
@@ -113,6 +138,7 @@ def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind:
         head,
         left,
         right,
+        is_low="low" in kind,
         is_narrow="narrow" in kind,
         is_in_parts="parts" in kind,
         is_cut="sequences" in kind or "lengths" in kind,
