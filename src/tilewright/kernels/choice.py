@@ -17,6 +17,7 @@ from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.kernels.streaming import Streaming
+from tilewright.kernels.tiny import Tiny
 from tilewright.kernels.weight_streaming import WeightStreaming
 from tilewright.kernels.weight_tiles import WeightTiles
 from tilewright.kernels.weight_warpgroups import WeightWarpgroups
@@ -32,6 +33,7 @@ FAMILIES: tuple[Family, ...] = (
     HopperParts(),
     Multistage(),
     Streaming(),
+    Tiny(),
     WeightStreaming(),
     WeightTiles(),
     WeightWarpgroups(),
