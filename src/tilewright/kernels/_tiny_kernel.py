@@ -21,19 +21,18 @@ def multiply_tiny(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     acc = tw.registers(plan.accumulator, tw.Layout((plan.a.each, plan.b.each), (plan.b.each, 1)))
     tw.clear(acc)
     chunks = tw.ceil_div(A.shape[1], plan.depth) if plan.has_chunks else 1
-    for side in sides:
-        side.load(0)
     for chunk in tw.range(chunks, unroll=1):
+        for side in sides:
+            side.load(chunk)
+        if plan.has_chunks:
+            tw.sync_threads()  # what the memory had was read
         for side in sides:
             side.store()
         tw.sync_threads()
-        if plan.has_chunks:
-            for side in sides:
-                side.load(chunk + 1)
-        for step in tw.range(plan.depth // plan.step, unroll=2):
+        for step in tw.range(plan.depth // plan.step, unroll=1):
             tw.gemm(sides[0].fragment(row, own, step), sides[1].fragment(column, own, step), acc)
-        tw.sync_threads()
 
+    tw.sync_threads()
     sums = tw.shared(acc.dtype, plan.sums)
     if tid < plan.matrices * plan.a.threads * plan.b.threads:
         tw.copy(acc, part(plan.b, part(plan.a, sums[:, :, own], row, 0), column, 1))
@@ -42,61 +41,83 @@ def multiply_tiny(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
 
 
 class Side:
-    """A or B: what of it is under way to the block's shared memory, and what is there."""
+    """A or B: what of it is under way to the block's shared memory, and what is there, in the accumulators' type."""
 
     @tw.function
     def __init__(self, plan, side, x, first):
         self.plan, self.side, self.x, self.first = plan, side, x, first
-        self.smem = tw.shared(x.dtype, side.smem)
-        self.coming = tw.registers(x.dtype, (side.width, -(-side.vectors * plan.matrices // plan.threads)))
-
-    @tw.function
-    def place(self, i):
-        """Return the row, the place in K and the matrix of the thread's vector i, and whether the block has it."""
-        number, side = tw.thread_idx.x + i * self.plan.threads, self.side
-        inner, outer = number % side.inner, number // side.inner % side.outer
-        matrix = number // side.vectors
-        row, k = (outer, inner * side.width) if side.along_k else (inner * side.width, outer)
-        return row, k, matrix, (i + 1) * self.plan.threads <= side.vectors * self.plan.matrices or matrix < self.plan.matrices
+        self.smem = tw.shared(plan.accumulator, side.smem)
+        self.walk = Walk(plan, side.across, side.down)
+        self.coming = tw.registers(x.dtype, (side.width, self.walk.count))
 
     @tw.function
     def load(self, chunk):
         """Begin to load a depth of K of the block's matrices, with zeros behind their ends."""
+        side, extents, depth = self.side, self.x.shape, self.plan.depth
         tw.clear(self.coming)
-        extents = self.x.shape
-        for i in tw.static_range(self.coming.shape[1]):
-            row, k, matrix, is_own = self.place(i)
-            k, matrix = k + chunk * self.plan.depth, matrix + self.first
-            if is_own & (row < extents[0]) & (k < extents[1]) & (matrix < extents[2]):
-                tw.copy(self.vector(self.x, row, k, matrix), self.coming[:, i])
+        for i in tw.static_range(self.walk.count):
+            vector, line, matrix, is_own = self.walk.place(i)
+            matrix = matrix + self.first
+            if side.along_k:
+                vector, is_own = vector + chunk * (depth // side.width), is_own & (line < extents[0])
+                is_own = is_own & (vector * side.width < extents[1])
+            else:
+                line, is_own = line + chunk * depth, is_own & (vector * side.width < extents[0])
+                is_own = is_own & (line < extents[1])
+            if is_own & (matrix < extents[2]):
+                tw.copy(self.vector(self.x, vector, line, matrix), self.coming[:, i])
 
     @tw.function
     def store(self):
         """Write what was loaded to shared memory."""
-        for i in tw.static_range(self.coming.shape[1]):
-            row, k, matrix, is_own = self.place(i)
+        for i in tw.static_range(self.walk.count):
+            vector, line, matrix, is_own = self.walk.place(i)
             if is_own:
-                tw.copy(self.coming[:, i], self.vector(self.smem, row, k, matrix))
+                converted = tw.registers(self.smem.dtype, (self.side.width,))
+                for n in tw.static_range(self.side.width):
+                    converted[n] = self.coming[n, i].to(converted.dtype)
+                tw.copy(converted, self.vector(self.smem, vector, line, matrix))
 
     @tw.function
-    def vector(self, x, row, k, matrix):
-        if self.side.along_k:
-            return tw.local_tile(x[row, :, matrix], (self.side.width,), (k // self.side.width,))
-        return tw.local_tile(x[:, k, matrix], (self.side.width,), (row // self.side.width,))
+    def vector(self, x, vector, line, matrix):
+        """Return a vector of a line: a row where K is contiguous, and otherwise a column."""
+        x = x[line, :, matrix] if self.side.along_k else x[:, line, matrix]
+        return tw.local_tile(x, (self.side.width,), (vector,))
 
     @tw.function
     def fragment(self, thread, matrix, step):
-        """Return the thread's rows and a step of K, in the accumulators' type."""
+        """Return the thread's rows and a step of K."""
         side, depth = self.side, self.plan.step
         shape = (side.each, depth)
-        held = tw.registers(self.x.dtype, tw.Layout(shape, (depth, 1) if side.along_k else (1, side.each)))
-        tw.copy(tw.local_tile(part(side, self.smem[:, :, matrix], thread, 0), shape, (0, step)), held)
-        if held.dtype is self.plan.accumulator:
-            return held
-        found = tw.registers(self.plan.accumulator, held.shape)
-        for i in tw.static_range(tw.size(held)):
-            found[i] = held[i].to(found.dtype)
+        found = tw.registers(self.smem.dtype, tw.Layout(shape, (depth, 1) if side.along_k else (1, side.each)))
+        tw.copy(tw.local_tile(part(side, self.smem[:, :, matrix], thread, 0), shape, (0, step)), found)
         return found
+
+
+class Walk:
+    """A thread's way through the vectors of the block's matrices, whole lines of `across` vectors at a time.
+
+    A thread stays at its place of the line, so that what it computes of its address changes by whole lines.
+    """
+
+    @tw.function
+    def __init__(self, plan, across, down):
+        self.plan, self.across, self.down = plan, across, down
+        self.lines = plan.threads // across
+        self.count = -(-down * plan.matrices // self.lines)
+
+    @tw.function
+    def place(self, i):
+        """Return vector, line and matrix of the thread's vector i, and whether the block has it."""
+        matrices, lines, tid = self.plan.matrices, self.lines, tw.thread_idx.x
+        line, is_own = tid // self.across + i * lines, True
+        if lines * self.across < self.plan.threads:
+            is_own = tid < lines * self.across
+        if self.count * lines > self.down * matrices:
+            is_own = is_own & (line < self.down * matrices)
+        if matrices == 1:
+            return tid % self.across, line, 0, is_own
+        return tid % self.across, line % self.down, line // self.down, is_own
 
 
 def part(side, x, thread, mode):
@@ -114,12 +135,14 @@ def part(side, x, thread, mode):
 def finish(plan, sums, D, operands, numbers, first, alpha, beta):
     """Write the block's matrices of D, a vector of a row after another, from their sums."""
     epilogue, width = plan.epilogue.bind(numbers), plan.width
-    for i in tw.range(tw.thread_idx.x, tw.size(plan.sums) // width, plan.threads, unroll=1):
-        across = plan.sums.shape[1] // width
-        vector, row, matrix = i % across, i // across % plan.sums.shape[0], i // (across * plan.sums.shape[0])
+    walk = Walk(plan, sums.shape[1] // width, sums.shape[0])
+    for i in tw.range(walk.count, unroll=plan.unroll):
+        vector, row, matrix, is_own = walk.place(i)
         column, batch = vector * width, first + matrix
-        if (row < D.shape[0]) & (column < D.shape[1]) & (batch < D.shape[2]):
-            totals, *elements = [loaded(x, width, row, vector, at) for x, at in ((sums, matrix), *[(x, batch) for x in operands])]
+        if is_own & (row < D.shape[0]) & (column < D.shape[1]) & (batch < D.shape[2]):
+            totals, *elements = [
+                loaded(x, width, row, vector, at) for x, at in ((sums, matrix), *[(x, batch) for x in operands])
+            ]
             results, places = tw.registers(D.dtype, (width,)), Places(row, column, batch, zeros=width - 1)
             for n in tw.static_range(width):
                 found = epilogue.apply(totals[n], alpha, beta, [x[n] for x in elements], places.at(0, n))

@@ -6,7 +6,8 @@ kernel is `_tiny_kernel`. No configuration has been measured yet; `predict` is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache
 
@@ -23,12 +24,15 @@ from tilewright.kernels.model import Machine, Prediction, resident_blocks
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
-from tilewright.tensors import Tensor
 from tilewright.transactions import wavefronts
 
 MOST, DEEPEST = 64, 128  # rows or columns, and K
 _TYPES = (t.float16, t.bfloat16, t.float32, t.tfloat32, t.float64, t.int8, t.uint8)
-_EACH, _HELD = 4, 40  # rows and columns of a thread; registers for what it loads ahead
+_THREADS, _EACH, _HELD = (32, 64, 128, 256), 4, 64  # rows and columns of a thread; registers for what it loads
+# Estimates: what a launch takes, and a way to memory or back, in microseconds; the instructions of a thread for a
+# vector, and beside vectors and products; the clocks of a block beside its instructions, and of a step that waits for
+# fragments; the share of its peak that a multiprocessor reaches.
+_START_US, _LATENCY_US, _PASSED, _ALWAYS, _BLOCK, _STEP, _REACHED = 1.5, 0.5, 10, 60, 128, 40, 0.6
 
 
 @dataclass(frozen=True)
@@ -43,21 +47,11 @@ class TinySide:
     width: int
     each: int
     threads: int
+    across: int  # the vectors of a line: a row where K is contiguous, and otherwise a column
+    down: int  # the lines of a matrix
     smem: Layout
-
-    @property
-    def inner(self) -> int:
-        """The vectors of a row, or of a column."""
-        return self.smem.shape[1 if self.along_k else 0] // self.width
-
-    @property
-    def outer(self) -> int:
-        return self.smem.shape[0 if self.along_k else 1]
-
-    @property
-    def vectors(self) -> int:
-        """The vectors of a matrix."""
-        return self.inner * self.outer
+    elements: int  # of shared memory
+    wavefronts: float  # that a warp takes to read an element of K of its rows
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,9 @@ class TinyPlan:
     threads: int
     accumulator: DType
     sums: Layout
+    elements: int  # of shared memory for the sums
     width: int
+    unroll: int
     epilogue: ElementEpilogue
 
     def __hash__(self) -> int:
@@ -90,35 +86,46 @@ class TinyPlan:
 
 @dataclass(frozen=True)
 class TinyConfiguration(Configuration):
-    """A block has `matrices` of the batch."""
+    """A block has `matrices` of the batch, and a thread `own` rows and columns of one."""
 
     matrices: int = 1
+    own: tuple[int, int] = (1, 1)
+
+    @property
+    def share(self) -> int:
+        """The threads of a matrix."""
+        return self.tile[0] // self.own[0] * (self.tile[1] // self.own[1])
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        return f"{self.matrices} of {m}x{n}x{k}, {self.threads // 32} warps"
+        rows, columns = self.own
+        return f"{self.matrices} of {m}x{n}x{k}, {rows}x{columns} a thread, {self.threads // 32} warps"
 
 
 class Tiny(Family):
     """Several matrices in a block, and a few rows and columns of one in a thread."""
 
     name = "tiny"
+    is_simulated = False  # a result is what such calls want, and one family gives it
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
-        """Return tiles that hold a matrix, in blocks of about 64, 128 and 256 threads; none for larger matrices."""
+        """Return tiles that hold a matrix, in blocks of about 32 to 256 threads; none for larger matrices."""
         is_plain = problem.compute in _TYPES and problem.a.dtype.bits == problem.b.dtype.bits
         if max(problem.m, problem.n) > MOST or problem.k > DEEPEST or not is_plain or problem.blocks:
             return []
-        (m, own_m), (n, own_n) = (_rows(extent) for extent in (problem.m, problem.n))
-        share, found = m // own_m * (n // own_n), []
-        for threads in (64, 128, 256):
-            matrices = max(threads // share, 1)
-            configuration = TinyConfiguration(
-                (m, n, _depth(problem, m, n, share)), (1, -(-share * matrices // 32)), 1, 1, matrices=matrices
-            )
-            if configuration not in found:
-                found.append(configuration)
-        return found
+        found: dict[Configuration, None] = {}
+        n, own_n = _rows(problem.n, _EACH)
+        for most in (_EACH, 2 * _EACH) if problem.m > 16 else (_EACH,):
+            m, own_m = _rows(problem.m, most)
+            share = m // own_m * (n // own_n)
+            deepest = _depth(problem, m, n, share)
+            for threads, depth in itertools.product(_THREADS, {deepest, max(deepest // 2, 4)}):
+                matrices = max(threads // share, 1)
+                warps = -(-share * matrices // 32)
+                if 32 * warps >= max(m, n, depth):  # the threads pass whole lines at once
+                    own = own_m, own_n
+                    found[TinyConfiguration((m, n, depth), (1, warps), 1, 1, matrices=matrices, own=own)] = None
+        return list(found)
 
     def needs(self, problem: Problem) -> Needs:
         """Return nothing: matrices are read as they lie."""
@@ -126,8 +133,7 @@ class Tiny(Family):
 
     def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
         plan = _plan(problem, configuration)
-        loaded = problem.a.dtype.bytes * (plan.a.smem.cosize + plan.b.smem.cosize)
-        shared = max(loaded, plan.sums.cosize * plan.accumulator.bytes)
+        shared = max(plan.a.elements + plan.b.elements, plan.elements) * plan.accumulator.bytes
         accumulators = plan.a.each * plan.b.each * plan.accumulator.bits // 32
         rejection = None
         if shared > arch.shared_bytes_optin:
@@ -137,7 +143,23 @@ class Tiny(Family):
     def predict(
         self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
     ) -> Prediction:
-        return Prediction(1, 1, 1, 100.0, problem.bytes / machine.bandwidth)
+        """Return the longest of what memory takes, what a multiprocessor does, and the way of blocks through memory."""
+        plan, arch, gpu = _plan(problem, configuration), machine.arch, machine.gpu
+        chunks, blocks = -(-max(problem.k, 1) // plan.depth), -(-problem.batch // plan.matrices)
+        resident = resident_blocks(plan.threads, resources.accumulators, resources.shared_bytes, arch)
+        waves = -(-blocks // (machine.multiprocessors * resident))
+        # Clocks of a multiprocessor for a block: multiply-adds, what they read of shared memory, instructions.
+        elements = plan.threads * plan.depth * chunks
+        products = elements * plan.a.each * plan.b.each
+        m, n, _ = configuration.tile
+        passed = plan.matrices * (chunks * sum(x.across * x.down for x in (plan.a, plan.b)) + m * n // plan.width)
+        read = elements / 32 * (plan.a.wavefronts + plan.b.wavefronts)
+        issued = products / 32 + read / 2 + (_PASSED * passed + _ALWAYS * plan.threads) / 32
+        clocks = _BLOCK + max(products / _rate(plan.accumulator, machine), read, issued / arch.issued_per_clock)
+        alone = _STEP * chunks * plan.depth / plan.step + clocks  # of a block that has a multiprocessor for itself
+        busy = -(-blocks // machine.multiprocessors) * clocks / _REACHED / gpu.clock * 1e6
+        compute = _START_US + max(busy + _LATENCY_US, waves * ((1 + chunks) * _LATENCY_US + alone / gpu.clock * 1e6))
+        return Prediction(problem.batch, resident, waves, compute, _START_US + problem.bytes / machine.bandwidth)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan = _plan(problem, configuration)
@@ -151,30 +173,43 @@ class Tiny(Family):
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
+def _rate(accumulator: DType, machine: Machine) -> float:
+    """Return the multiply-adds that a multiprocessor does in a clock."""
+    if accumulator is t.int32:
+        return machine.arch.fma_per_clock / 2
+    rate = machine.gpu.rates.get(accumulator.name, 0.0) / 2 / machine.multiprocessors / machine.gpu.clock
+    return rate or machine.arch.fma_per_clock
+
+
 @cache
 def _kernel(further: int) -> Kernel:
     return multiply_tiny.numbered(further).configure(min_blocks=1)
 
 
-def _rows(extent: int) -> tuple[int, int]:
+def _rows(extent: int, most: int) -> tuple[int, int]:
     """Return the rows of a tile that holds so many, and how many of them a thread has."""
-    own = min(_EACH, 1 << (extent - 1).bit_length())
+    own = min(most, 1 << (extent - 1).bit_length())
     return -(-extent // own) * own, own
 
 
-def _width(operand: Operand, extent: int, most: int) -> int:
-    """Return how many elements of a matrix are copied at once along a mode of `extent`, which has whole vectors."""
-    width = min(operand.alignment // operand.dtype.bytes, most)
-    while extent % width:
+def _width(operand: Operand, rows: int, columns: int) -> int:
+    """Return how many elements are copied at once: lines of the contiguous mode have whole vectors."""
+    if operand.major == "none":
+        return 1
+    width = max(operand.alignment // operand.dtype.bytes, 1)
+    while (columns if operand.major == "K" else rows) % width:
         width //= 2
     return width
 
 
 def _depth(problem: Problem, m: int, n: int, threads: int) -> int:
     """Return the depth of K that a block has in shared memory: all, or what a thread has registers to load."""
-    depth = 1 << max(problem.k - 1, 3).bit_length()
-    while depth > 4 and (m + n) * depth * problem.a.dtype.bytes > 4 * _HELD * threads:
-        depth //= 2
+    depth, registers = min(1 << max(problem.k - 1, 3).bit_length(), 64), 0.0
+    for operand, extent, rows in ((problem.a, problem.m, m), (problem.b, problem.n, n)):
+        width = _width(operand, extent, problem.k)
+        registers += rows * depth / (width * threads) * max(1, width * operand.dtype.bytes // 4)
+    while depth > 4 and registers > _HELD:
+        depth, registers = depth // 2, registers / 2
     return depth
 
 
@@ -183,41 +218,46 @@ def _plan(problem: Problem, configuration: Configuration) -> TinyPlan:
     """Plan a kernel; problems that differ in extents only have equal plans where their tiles are the same."""
     assert isinstance(configuration, TinyConfiguration), configuration
     matrices, (m, n, depth) = configuration.matrices, configuration.tile
-    step = min(depth, VECTOR_BYTES // problem.a.dtype.bytes, 8)
-    each_a, each_b = _rows(problem.m)[1], _rows(problem.n)[1]
+    step = min(depth, VECTOR_BYTES // problem.accumulator.bytes)
+    each_a, each_b = configuration.own
     share_a, share_b = m // each_a, n // each_b
     lanes = np.arange(32)
     places = np.minimum(lanes // (share_a * share_b), matrices - 1), lanes // share_b % share_a, lanes % share_b
-    a = _side(problem.a, problem.m, problem.k, each_a, share_a, depth, step, matrices, places[0], places[1])
-    b = _side(problem.b, problem.n, problem.k, each_b, share_b, depth, step, matrices, places[0], places[2])
-    width = 1
-    if problem.d.major == "MN":
-        widest = max(x.bytes for x in (problem.d.dtype, *problem.operands))
-        width = _width(problem.d, problem.n, VECTOR_BYTES // widest)
+    a = _side(problem.a, problem.m, problem.k, (each_a, share_a), configuration, problem.accumulator, places[:2])
+    b = _side(problem.b, problem.n, problem.k, (each_b, share_b), configuration, problem.accumulator, places[::2])
+    widest = max(x.bytes for x in (problem.d.dtype, *problem.operands))
+    width = min(_width(problem.d, problem.n, 0), VECTOR_BYTES // widest)
     pad = max(4, width)
     sums = Layout((m, n, matrices), (n + pad, 1, m * (n + pad)))
     return TinyPlan(
-        a, b, matrices, depth, problem.k > depth, step, configuration.threads, problem.accumulator, sums, width,
-        ElementEpilogue.of(problem),
+        a, b, matrices, depth, problem.k > depth, step, configuration.threads, problem.accumulator, sums,
+        m * (n + pad) * matrices, width, 2, ElementEpilogue.of(problem),
     )  # fmt: skip
 
 
 def _side(
-    operand: Operand, rows: int, k: int, each: int, threads: int, depth: int, step: int, matrices: int,
-    matrix: np.ndarray, thread: np.ndarray,
+    operand: Operand, rows: int, k: int, own: tuple[int, int], configuration: TinyConfiguration, held: DType,
+    lanes: tuple[np.ndarray, ...],
 ) -> TinySide:  # fmt: skip
-    """Plan an operand's way; of the paddings, that whose fragments a warp reads in the fewest wavefronts."""
-    along_k, bytes = operand.major != "MN", operand.dtype.bytes
-    width = 1 if operand.major == "none" else _width(operand, k if along_k else rows, VECTOR_BYTES // bytes)
-    width = min(width, depth if along_k else each)
-    inner, outer, unit = (depth, each * threads, step) if along_k else (each * threads, depth, each)
+    """Plan an operand's way; of the paddings, that whose fragments a warp reads in the fewest wavefronts.
+
+    `lanes` are the matrices and the threads along rows of a warp's lanes.
+    """
+    (each, threads), matrices, depth = own, configuration.matrices, configuration.tile[2]
+    along_k, bytes = operand.major != "MN", held.bytes
+    width = _width(operand, rows, k)
+    width = min(width, depth) if along_k else width
+    unit = min(VECTOR_BYTES // bytes, depth if along_k else each)  # that a thread reads at once
+    inner, outer = (depth, each * threads) if along_k else (each * threads, depth)
     found = []
-    for pad in range(3):
-        for gap in range(8 if matrices > 1 else 1):
-            row = inner + pad * unit
-            apart = outer * row + gap * unit
-            address = bytes * (matrix * apart + thread * (row if along_k else each))
-            read = wavefronts(address[None], np.ones((1, 32), bool), min(bytes * unit, 16))[0][0]
-            strides = (row, 1, apart) if along_k else (1, row, apart)
-            found.append((int(read), matrices * apart, strides))
-    return TinySide(along_k, width, each, threads, Layout((each * threads, depth, matrices), min(found)[2]))
+    for pad, gap in itertools.product(range(2 if along_k else 1), range(8 if matrices > 1 else 1)):
+        row = inner + pad * unit
+        apart = outer * row + gap * unit
+        address = bytes * (lanes[0] * apart + lanes[1] * (row if along_k else each))
+        read = wavefronts(address[None], np.ones((1, 32), bool), bytes * unit)[0][0]
+        found.append((int(read), matrices * apart, (row, 1, apart) if along_k else (1, row, apart)))
+    read, _, strides = min(found)
+    smem = Layout((each * threads, depth, matrices), strides)
+    return TinySide(
+        along_k, width, each, threads, inner // width, outer, smem, matrices * strides[2], read * each / unit
+    )  # fmt: skip
