@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -28,11 +29,14 @@ from tilewright.transactions import wavefronts
 
 MOST, DEEPEST = 64, 128  # rows or columns, and K
 _TYPES = (t.float16, t.bfloat16, t.float32, t.tfloat32, t.float64, t.int8, t.uint8)
-_THREADS, _EACH, _HELD = (32, 64, 128, 256), 4, 64  # rows and columns of a thread; registers for what it loads
+_THREADS, _EACH, _HELD = (32, 64, 128, 256), 4, 80  # rows and columns of a thread; registers for what it loads
 # Estimates: what a launch takes, and a way to memory or back, in microseconds; the instructions of a thread for a
 # vector, and beside vectors and products; the clocks of a block beside its instructions, and of a step that waits for
 # fragments; the share of its peak that a multiprocessor reaches.
 _START_US, _LATENCY_US, _PASSED, _ALWAYS, _BLOCK, _STEP, _REACHED = 1.5, 0.5, 10, 60, 128, 40, 0.6
+
+
+_Lanes = np.ndarray[Any, np.dtype[Any]]  # Any: a number of each lane of a warp
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ def _depth(problem: Problem, m: int, n: int, threads: int) -> int:
     depth, registers = min(1 << max(problem.k - 1, 3).bit_length(), 64), 0.0
     for operand, extent, rows in ((problem.a, problem.m, m), (problem.b, problem.n, n)):
         width = _width(operand, extent, problem.k)
-        registers += rows * depth / (width * threads) * max(1, width * operand.dtype.bytes // 4)
+        registers += rows * depth / (width * threads) * (1 + max(1, width * operand.dtype.bytes // 4))  # and addresses
     while depth > 4 and registers > _HELD:
         depth, registers = depth // 2, registers / 2
     return depth
@@ -217,47 +221,63 @@ def _depth(problem: Problem, m: int, n: int, threads: int) -> int:
 def _plan(problem: Problem, configuration: Configuration) -> TinyPlan:
     """Plan a kernel; problems that differ in extents only have equal plans where their tiles are the same."""
     assert isinstance(configuration, TinyConfiguration), configuration
-    matrices, (m, n, depth) = configuration.matrices, configuration.tile
-    step = min(depth, VECTOR_BYTES // problem.accumulator.bytes)
-    each_a, each_b = configuration.own
-    share_a, share_b = m // each_a, n // each_b
-    lanes = np.arange(32)
-    places = np.minimum(lanes // (share_a * share_b), matrices - 1), lanes // share_b % share_a, lanes % share_b
-    a = _side(problem.a, problem.m, problem.k, (each_a, share_a), configuration, problem.accumulator, places[:2])
-    b = _side(problem.b, problem.n, problem.k, (each_b, share_b), configuration, problem.accumulator, places[::2])
+    c, (m, n, depth), held = configuration, configuration.tile, problem.accumulator
+    lanes, across = np.arange(32), n // c.own[1]
+    matrix = np.minimum(lanes // c.share, c.matrices - 1)
+    row, column = lanes % c.share // across, lanes % across
+    a = _side(problem.a, (problem.m, problem.k), c, held, c.own[0], matrix, row)
+    b = _side(problem.b, (problem.n, problem.k), c, held, c.own[1], matrix, column)
     widest = max(x.bytes for x in (problem.d.dtype, *problem.operands))
     width = min(_width(problem.d, problem.n, 0), VECTOR_BYTES // widest)
-    pad = max(4, width)
-    sums = Layout((m, n, matrices), (n + pad, 1, m * (n + pad)))
+    line = lanes // (n // width)
+    first = row if a.along_k else row * a.each
+    written = (first, column, 1) if b.along_k and across > 1 else (first, column * b.each, b.each)
+    read = line % m, lanes % (n // width) * width, width
+    sums, elements, _ = _padded((m, n), c.matrices, held, [(matrix, *written), (line // m, *read)])
     return TinyPlan(
-        a, b, matrices, depth, problem.k > depth, step, configuration.threads, problem.accumulator, sums,
-        m * (n + pad) * matrices, width, 2, ElementEpilogue.of(problem),
+        a, b, c.matrices, depth, problem.k > depth, min(depth, VECTOR_BYTES // held.bytes), c.threads, held,
+        Layout((m, n, c.matrices), (sums[0], 1, sums[1])), elements, width, 2, ElementEpilogue.of(problem),
     )  # fmt: skip
 
 
 def _side(
-    operand: Operand, rows: int, k: int, own: tuple[int, int], configuration: TinyConfiguration, held: DType,
-    lanes: tuple[np.ndarray, ...],
-) -> TinySide:  # fmt: skip
-    """Plan an operand's way; of the paddings, that whose fragments a warp reads in the fewest wavefronts.
+    operand: Operand,
+    extents: tuple[int, int],
+    c: TinyConfiguration,
+    held: DType,
+    each: int,
+    matrix: _Lanes,
+    row: _Lanes,
+) -> TinySide:
+    """Plan an operand's way; `matrix` and `row` are those of a warp's lanes."""
+    along_k, depth, width = operand.major != "MN", c.tile[2], _width(operand, *extents)
+    rows = -(-extents[0] // each) * each
+    if along_k:
+        unit, width = min(VECTOR_BYTES // held.bytes, depth), min(width, depth)
+        (apart, gap), elements, read = _padded((rows, depth), c.matrices, held, [(matrix, row, 0 * row, unit)])
+        smem, across, down = Layout((rows, depth, c.matrices), (apart, 1, gap)), depth // width, rows
+    else:
+        unit = each
+        (apart, gap), elements, read = _padded((depth, rows), c.matrices, held, [(matrix, 0 * row, row * each, unit)])
+        smem, across, down = Layout((rows, depth, c.matrices), (1, apart, gap)), rows // width, depth
+    return TinySide(along_k, width, each, rows // each, across, down, smem, elements, read * each / unit)
 
-    `lanes` are the matrices and the threads along rows of a warp's lanes.
+
+def _padded(
+    shape: tuple[int, int], matrices: int, held: DType, accesses: Sequence[tuple[_Lanes, _Lanes, _Lanes, int]]
+) -> tuple[tuple[int, int], int, int]:
+    """Return the strides of lines and of matrices that a warp accesses in the fewest wavefronts; elements; wavefronts.
+
+    An access is of some elements in each lane: the matrices, the lines and the first elements of all lanes.
     """
-    (each, threads), matrices, depth = own, configuration.matrices, configuration.tile[2]
-    along_k, bytes = operand.major != "MN", held.bytes
-    width = _width(operand, rows, k)
-    width = min(width, depth) if along_k else width
-    unit = min(VECTOR_BYTES // bytes, depth if along_k else each)  # that a thread reads at once
-    inner, outer = (depth, each * threads) if along_k else (each * threads, depth)
-    found = []
-    for pad, gap in itertools.product(range(2 if along_k else 1), range(8 if matrices > 1 else 1)):
-        row = inner + pad * unit
-        apart = outer * row + gap * unit
-        address = bytes * (lanes[0] * apart + lanes[1] * (row if along_k else each))
-        read = wavefronts(address[None], np.ones((1, 32), bool), bytes * unit)[0][0]
-        found.append((int(read), matrices * apart, (row, 1, apart) if along_k else (1, row, apart)))
-    read, _, strides = min(found)
-    smem = Layout((each * threads, depth, matrices), strides)
-    return TinySide(
-        along_k, width, each, threads, inner // width, outer, smem, matrices * strides[2], read * each / unit
-    )  # fmt: skip
+    paddings = itertools.product(range(0, 12, 4), range(0, 32, 4) if matrices > 1 else (0,))
+    pairs = [(shape[1] + pad, shape[0] * (shape[1] + pad) + gap) for pad, gap in paddings]
+    apart, stride = (np.array(strides)[:, None] for strides in zip(*pairs, strict=True))
+    took, is_active = np.zeros(len(pairs), np.int64), np.ones((len(pairs), 32), bool)
+    for matrix, line, first, count in accesses:
+        width = min(count * held.bytes, VECTOR_BYTES)
+        for part in range(0, count * held.bytes, width):
+            address = held.bytes * (matrix * stride + line * apart + first) + part
+            took += wavefronts(address, is_active, width)[0]
+    fewest, elements, strides = min(zip(took.tolist(), (matrices * pair[1] for pair in pairs), pairs, strict=True))
+    return strides, elements, fewest
