@@ -107,7 +107,9 @@ def draw_kind(family: str, number: int, seed: int) -> Kind:
 
 def _product(random: Random, subject: Subject, types: Types, lays: Any, out: str) -> dict[str, Any]:
     is_whole = types.a in ("int8", "uint8")
-    found: dict[str, Any] = {"batch": _pick(random, _BATCHES) if random.random() < 0.3 else None}
+    found: dict[str, Any] = {
+        "batch": _pick(random, _BATCHES) if random.random() < 0.3 or subject.own == "tiny" else None
+    }
     for name, side in (("one a", 0), ("one b", 1)):
         if found["batch"] == name:
             lays = tuple(Lay(x.contiguous, x.alignment, "one") if n == side else x for n, x in enumerate(lays))

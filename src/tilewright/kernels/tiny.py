@@ -29,7 +29,8 @@ from tilewright.transactions import wavefronts
 
 MOST, DEEPEST = 64, 128  # rows or columns, and K
 _TYPES = (t.float16, t.bfloat16, t.float32, t.tfloat32, t.float64, t.int8, t.uint8)
-_THREADS, _EACH, _HELD = (32, 64, 128, 256), 4, 80  # rows and columns of a thread; registers for what it loads
+_THREADS, _EACH = (32, 64, 128, 256), 4  # rows and columns of a thread
+_HELD, _DEEP = 80, 64  # registers of a thread for what it loads, and elements of K in shared memory
 # Estimates: what a launch takes, and a way to memory or back, in microseconds; the instructions of a thread for a
 # vector, and beside vectors and products; the clocks of a block beside its instructions, and of a step that waits for
 # fragments; the share of its peak that a multiprocessor reaches.
@@ -113,17 +114,17 @@ class Tiny(Family):
     is_simulated = False  # a result is what such calls want, and one family gives it
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
-        """Return tiles that hold a matrix, in blocks of about 32 to 256 threads; none for larger matrices."""
+        """Return tiles that hold a matrix, in blocks of about 32 to 256 threads; none for larger matrices, or one."""
         is_plain = problem.compute in _TYPES and problem.a.dtype.bits == problem.b.dtype.bits
-        if max(problem.m, problem.n) > MOST or problem.k > DEEPEST or not is_plain or problem.blocks:
+        is_tiny = max(problem.m, problem.n) <= MOST and problem.k <= DEEPEST
+        if not is_plain or not is_tiny or problem.batch == 1 or problem.blocks:
             return []
         found: dict[Configuration, None] = {}
         n, own_n = _rows(problem.n, _EACH)
         for most in (_EACH, 2 * _EACH) if problem.m > 16 else (_EACH,):
             m, own_m = _rows(problem.m, most)
             share = m // own_m * (n // own_n)
-            deepest = _depth(problem, m, n, share)
-            for threads, depth in itertools.product(_THREADS, {deepest, max(deepest // 2, 4)}):
+            for threads, depth in itertools.product(_THREADS, _depths(problem, m, n, share)):
                 matrices = max(threads // share, 1)
                 warps = -(-share * matrices // 32)
                 if 32 * warps >= max(m, n, depth):  # the threads pass whole lines at once
@@ -206,15 +207,17 @@ def _width(operand: Operand, rows: int, columns: int) -> int:
     return width
 
 
-def _depth(problem: Problem, m: int, n: int, threads: int) -> int:
-    """Return the depth of K that a block has in shared memory: all, or what a thread has registers to load."""
-    depth, registers = min(1 << max(problem.k - 1, 3).bit_length(), 64), 0.0
+def _depths(problem: Problem, m: int, n: int, threads: int) -> tuple[int, int]:
+    """Return how deep in K the parts are that a thread has registers to load, as few as can be, and twice as many."""
+    unit, registers = 4, 0.0  # registers for an element of K, with those for addresses
     for operand, extent, rows in ((problem.a, problem.m, m), (problem.b, problem.n, n)):
         width = _width(operand, extent, problem.k)
-        registers += rows * depth / (width * threads) * (1 + max(1, width * operand.dtype.bytes // 4))  # and addresses
-    while depth > 4 and registers > _HELD:
-        depth, registers = depth // 2, registers / 2
-    return depth
+        registers += rows / (width * threads) * (1 + max(1, width * operand.dtype.bytes // 4))
+        unit = max(unit, width * (operand.major == "K"))
+    most = max(min(int(_HELD / registers), _DEEP) // unit, 1)
+    units = -(-max(problem.k, 1) // unit)
+    parts = -(-units // most)
+    return -(-units // parts) * unit, -(-units // (2 * parts)) * unit
 
 
 @lru_cache(maxsize=1024)
@@ -227,6 +230,7 @@ def _plan(problem: Problem, configuration: Configuration) -> TinyPlan:
     row, column = lanes % c.share // across, lanes % across
     a = _side(problem.a, (problem.m, problem.k), c, held, c.own[0], matrix, row)
     b = _side(problem.b, (problem.n, problem.k), c, held, c.own[1], matrix, column)
+    unroll = 1 if problem.operands or problem.epilogue is not None else 8
     widest = max(x.bytes for x in (problem.d.dtype, *problem.operands))
     width = min(_width(problem.d, problem.n, 0), VECTOR_BYTES // widest)
     line = lanes // (n // width)
@@ -235,8 +239,8 @@ def _plan(problem: Problem, configuration: Configuration) -> TinyPlan:
     read = line % m, lanes % (n // width) * width, width
     sums, elements, _ = _padded((m, n), c.matrices, held, [(matrix, *written), (line // m, *read)])
     return TinyPlan(
-        a, b, c.matrices, depth, problem.k > depth, min(depth, VECTOR_BYTES // held.bytes), c.threads, held,
-        Layout((m, n, c.matrices), (sums[0], 1, sums[1])), elements, width, 2, ElementEpilogue.of(problem),
+        a, b, c.matrices, depth, problem.k > depth, VECTOR_BYTES // held.bytes, c.threads, held,
+        Layout((m, n, c.matrices), (sums[0], 1, sums[1])), elements, width, unroll, ElementEpilogue.of(problem),
     )  # fmt: skip
 
 
@@ -253,7 +257,7 @@ def _side(
     along_k, depth, width = operand.major != "MN", c.tile[2], _width(operand, *extents)
     rows = -(-extents[0] // each) * each
     if along_k:
-        unit, width = min(VECTOR_BYTES // held.bytes, depth), min(width, depth)
+        unit = VECTOR_BYTES // held.bytes
         (apart, gap), elements, read = _padded((rows, depth), c.matrices, held, [(matrix, row, 0 * row, unit)])
         smem, across, down = Layout((rows, depth, c.matrices), (apart, 1, gap)), depth // width, rows
     else:

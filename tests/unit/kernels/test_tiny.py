@@ -16,6 +16,7 @@ from tilewright.arch import Arch
 from tilewright.kernels import dispatch
 from tilewright.kernels import matmul as entry
 from tilewright.kernels._tiny_kernel import multiply_tiny
+from tilewright.kernels.family import Candidate
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.kernels.tiny import DEEPEST, MOST, Tiny, _plan
 
@@ -39,11 +40,15 @@ def laid(x: np.ndarray[Any, Any], modes: tuple[int, int, int], padding: int) -> 
     return placed
 
 
+def candidates(*arrays: Any, **options: Any) -> list[Candidate]:
+    """Return the family's configurations that can run."""
+    found = tw.matmul.explain(*arrays, **options, arch="sm_90a").candidates
+    return [c for c in found if c.family.name == "tiny" and c.rejection is None]
+
+
 def multiplied(monkeypatch: pytest.MonkeyPatch, place: int, *arrays: Any, **options: Any) -> Any:
     """Return a product by the configuration at a place among those that can run."""
-    found = tw.matmul.explain(*arrays, **options, arch="sm_90a")
-    legal = [c for c in found.candidates if c.family.name == "tiny" and c.rejection is None]
-    assume(legal)  # a matrix that serves a whole batch may have it joined to its rows
+    legal = candidates(*arrays, **options)
     chosen = legal[place % len(legal)]
     with monkeypatch.context() as patched:
         patched.setattr(dispatch, "fastest", lambda *_: chosen)
@@ -81,8 +86,10 @@ def test_products_of_any_layout(
     placed = [laid(x, order, padding) for x, order in zip((a, b), orders, strict=True)]
     if broadcast is not None:
         placed[broadcast] = np.broadcast_to(placed[broadcast][:1], placed[broadcast].shape)
+    out_dtype = tw.int32 if np.dtype(dtype).kind in "iu" else tw.float32
+    assume(candidates(*placed, out_dtype=out_dtype))  # where one matrix serves a batch, the other's may join to rows
     with pytest.MonkeyPatch.context() as patch:
-        found = multiplied(patch, place, *placed, out_dtype=tw.int32 if np.dtype(dtype).kind in "iu" else tw.float32)
+        found = multiplied(patch, place, *placed, out_dtype=out_dtype)
     assert np.array_equal(found, exact(a, b))
 
 
@@ -120,11 +127,12 @@ def problem_of(
     return Problem(m, n, k, batch, a, b, Operand(out, "MN", alignment), dtype, accumulator)
 
 
-def test_it_is_for_small_matrices() -> None:
+def test_it_is_for_batches_of_small_matrices() -> None:
     assert Tiny().configurations(problem_of(MOST, MOST, DEEPEST, 2), H200)
     for extents in ((MOST + 1, 4, 4), (4, MOST + 1, 4), (4, 4, DEEPEST + 1)):
         assert not Tiny().configurations(problem_of(*extents, 2), H200)
     assert not Tiny().configurations(problem_of(4, 4, 4, 2, tw.float8_e4m3fn), H200)
+    assert not Tiny().configurations(problem_of(4, 4, 4, 1), H200)
 
 
 def chosen(batch: int, m: int, n: int, k: int, dtype: tw.DType, **options: Any) -> str:
@@ -143,7 +151,7 @@ def test_it_is_chosen_for_many_tiny_matrices(arch: str, dtype: tw.DType) -> None
 
 @pytest.mark.parametrize("dtype", [tw.bfloat16, tw.float16], ids=str)
 def test_tensor_cores_have_the_larger_ones(dtype: tw.DType) -> None:
-    for batch, m, n, k in ((512, 64, 64, 128), (10000, 64, 64, 64), (1, 64, 64, 128), (1, 16, 16, 128)):
+    for batch, m, n, k in ((512, 64, 64, 128), (10000, 64, 64, 64), (10000, 64, 32, 128)):
         assert chosen(batch, m, n, k, dtype, arch="sm_90a") != "tiny"
 
 
