@@ -48,7 +48,9 @@ class Side:
         self.plan, self.side, self.x, self.first = plan, side, x, first
         self.smem = tw.shared(plan.accumulator, side.smem)
         self.walk = Walk(plan, side.across, side.down)
-        self.coming = tw.registers(x.dtype, (side.width, self.walk.count))
+        words = side.width * x.dtype.bits // 32 if x.dtype.bits < 32 else 0
+        self.words = tw.registers(tw.uint32, (words, self.walk.count)) if words else None
+        self.coming = self.words.recast(x.dtype) if words else tw.registers(x.dtype, (side.width, self.walk.count))
 
     @tw.function
     def load(self, chunk):
@@ -75,8 +77,17 @@ class Side:
             if is_own:
                 converted = tw.registers(self.smem.dtype, (self.side.width,))
                 for n in tw.static_range(self.side.width):
-                    converted[n] = self.coming[n, i].to(converted.dtype)
+                    converted[n] = self.element(n, i).to(converted.dtype)
                 tw.copy(converted, self.vector(self.smem, vector, line, matrix))
+
+    @tw.function
+    def element(self, n, i):
+        """Return an element of vector i; small ones of their word, which stays whole until it is converted."""
+        dtype = self.x.dtype
+        if self.words is None:
+            return self.coming[n, i]
+        word = self.words[n * dtype.bits // 32, i] >> n * dtype.bits % 32
+        return word.to(tw.uint8 if dtype.bits == 8 else tw.uint16).bitcast(dtype)
 
     @tw.function
     def vector(self, x, vector, line, matrix):

@@ -25,7 +25,7 @@ from tilewright.kernels.model import Machine, Prediction, resident_blocks
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
-from tilewright.transactions import wavefronts
+from tilewright.transactions import ROW, wavefronts
 
 MOST, DEEPEST = 64, 128  # rows or columns, and K
 _TYPES = (t.float16, t.bfloat16, t.float32, t.tfloat32, t.float64, t.int8, t.uint8)
@@ -138,7 +138,7 @@ class Tiny(Family):
 
     def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
         plan = _plan(problem, configuration)
-        shared = max(plan.a.elements + plan.b.elements, plan.elements) * plan.accumulator.bytes
+        shared = max(plan.a.elements + plan.b.elements, plan.elements) * plan.accumulator.bytes + ROW  # to align B
         accumulators = plan.a.each * plan.b.each * plan.accumulator.bits // 32
         rejection = None
         if shared > arch.shared_bytes_optin:
