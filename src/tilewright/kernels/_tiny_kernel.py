@@ -49,8 +49,10 @@ class Side:
         self.smem = tw.shared(plan.accumulator, side.smem)
         self.walk = Walk(plan, side.across, side.down)
         words = side.width * x.dtype.bits // 32 if x.dtype.bits < 32 else 0
-        self.words = tw.registers(tw.uint32, (words, self.walk.count)) if words else None
-        self.coming = self.words.recast(x.dtype) if words else tw.registers(x.dtype, (side.width, self.walk.count))
+        vectors = tw.Layout((side.width, self.walk.count), (1, side.width))
+        self.words = tw.registers(tw.uint32, tw.Layout((words * self.walk.count,), (1,))) if words else None
+        held = self.words.recast(x.dtype) if words else tw.registers(x.dtype, vectors)
+        self.coming = held.map_layout(lambda _: vectors)
 
     @tw.function
     def load(self, chunk):
@@ -86,7 +88,7 @@ class Side:
         dtype = self.x.dtype
         if self.words is None:
             return self.coming[n, i]
-        word = self.words[n * dtype.bits // 32, i] >> n * dtype.bits % 32
+        word = self.words[(i * self.side.width + n) * dtype.bits // 32] >> n * dtype.bits % 32
         return word.to(tw.uint8 if dtype.bits == 8 else tw.uint16).bitcast(dtype)
 
     @tw.function
