@@ -10,8 +10,8 @@ from tilewright.kernels._places_kernel import Places
 def multiply_tiny(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     """Compute D[:, :, l] = epilogue(alpha * A[:, :, l] @ B[:, :, l]^T, operands) for a block's matrices l.
 
-    A depth of K of all of them is brought to shared memory at once, and that of the next iteration to registers while
-    this one is multiplied. Each thread has a few rows and columns of one matrix.
+    A depth of K of all of them is brought to shared memory at once: all vectors of a thread are under way before the
+    first is waited for. Then each thread multiplies a few rows and columns of one matrix.
     """
     end = len(operands) - len(plan.epilogue.numbers)
     first, tid = tw.block_idx.x * plan.matrices, tw.thread_idx.x
@@ -29,7 +29,7 @@ def multiply_tiny(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
         for side in sides:
             side.store()
         tw.sync_threads()
-        for step in tw.range(plan.depth // plan.step, unroll=1):
+        for step in tw.range(plan.depth // plan.step, unroll=2):
             tw.gemm(sides[0].fragment(row, own, step), sides[1].fragment(column, own, step), acc)
 
     tw.sync_threads()

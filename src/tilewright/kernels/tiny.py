@@ -30,7 +30,7 @@ from tilewright.transactions import ROW, wavefronts
 MOST, DEEPEST = 64, 128  # rows or columns, and K
 _TYPES = (t.float16, t.bfloat16, t.float32, t.tfloat32, t.float64, t.int8, t.uint8)
 _THREADS, _EACH = (32, 64, 128, 256), 4  # rows and columns of a thread
-_HELD, _DEEP = 80, 64  # registers of a thread for what it loads, and elements of K in shared memory
+_HELD, _DEEP = 96, 64  # registers of a thread for what it loads, and elements of K in shared memory
 # Estimates: what a launch takes, and a way to memory or back, in microseconds; the instructions of a thread for a
 # vector, and beside vectors and products; the clocks of a block beside its instructions, and of a step that waits for
 # fragments; the share of its peak that a multiprocessor reaches.
