@@ -94,6 +94,8 @@ def draw_kind(family: str, number: int, seed: int) -> Kind:
     if subject.own == "streaming":  # few rows, and the layouts that the family is for
         fits = ("odd" if fits[0] == "whole" else fits[0], *fits[1:])
         b, out = Lay("first"), Lay("last", out.alignment)
+    if subject.own == "tiny":  # those of 128 and more are not
+        fits = tuple("16" if x == "whole" else x for x in fits)
     kind = {
         "family": family, "number": number, "a": types.a, "b": types.b, "out": _pick(random, types.outs),
         "precision": types.precision, "fits": fits,
