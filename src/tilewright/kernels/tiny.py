@@ -230,9 +230,9 @@ def _plan(problem: Problem, configuration: Configuration) -> TinyPlan:
     row, column = lanes % c.share // across, lanes % across
     a = _side(problem.a, (problem.m, problem.k), c, held, c.own[0], matrix, row)
     b = _side(problem.b, (problem.n, problem.k), c, held, c.own[1], matrix, column)
-    unroll = 1 if problem.operands or problem.epilogue is not None else 8
     widest = max(x.bytes for x in (problem.d.dtype, *problem.operands))
     width = min(_width(problem.d, problem.n, 0), VECTOR_BYTES // widest)
+    unroll = max(4 // width, 1) if problem.operands or problem.epilogue is not None else 8
     line = lanes // (n // width)
     first = row if a.along_k else row * a.each
     written = (first, column, 1) if b.along_k and across > 1 else (first, column * b.each, b.each)
