@@ -151,7 +151,10 @@ class Tiny(Family):
         """Return the longest of what memory takes, what a multiprocessor does, and the way of blocks through memory."""
         plan, arch, gpu = _plan(problem, configuration), machine.arch, machine.gpu
         chunks, blocks = -(-max(problem.k, 1) // plan.depth), -(-problem.batch // plan.matrices)
-        resident = resident_blocks(plan.threads, resources.accumulators, resources.shared_bytes, arch)
+        sides = (plan.a, problem.a), (plan.b, problem.b)
+        loaded = sum(x.across * x.down * _registers(operand, x.width) for x, operand in sides)
+        held = max(resources.accumulators, loaded * plan.matrices // plan.threads // 2)
+        resident = resident_blocks(plan.threads, held, resources.shared_bytes, arch)
         waves = -(-blocks // (machine.multiprocessors * resident))
         # Clocks of a multiprocessor for a block: multiply-adds, what they read of shared memory, instructions.
         elements = plan.threads * plan.depth * chunks
@@ -163,8 +166,10 @@ class Tiny(Family):
         clocks = _BLOCK + max(products / _rate(plan.accumulator, machine), read, issued / arch.issued_per_clock)
         alone = _STEP * chunks * plan.depth / plan.step + clocks  # of a block that has a multiprocessor for itself
         busy = -(-blocks // machine.multiprocessors) * clocks / _REACHED / gpu.clock * 1e6
-        compute = _START_US + max(busy + _LATENCY_US, waves * ((1 + chunks) * _LATENCY_US + alone / gpu.clock * 1e6))
-        return Prediction(problem.batch, resident, waves, compute, _START_US + problem.bytes / machine.bandwidth)
+        moved = problem.bytes / machine.bandwidth
+        start = _START_US + min(busy, moved) / resident  # a block multiplies while others load
+        compute = start + max(busy + _LATENCY_US, waves * ((1 + chunks) * _LATENCY_US + alone / gpu.clock * 1e6))
+        return Prediction(problem.batch, resident, waves, compute, start + moved)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan = _plan(problem, configuration)
@@ -207,12 +212,17 @@ def _width(operand: Operand, rows: int, columns: int) -> int:
     return width
 
 
+def _registers(operand: Operand, width: int) -> int:
+    """Return how many registers a vector takes that is under way, with its address."""
+    return 1 + max(1, width * operand.dtype.bytes // 4)
+
+
 def _depths(problem: Problem, m: int, n: int, threads: int) -> tuple[int, int]:
     """Return how deep in K the parts are that a thread has registers to load, as few as can be, and twice as many."""
-    unit, registers = 4, 0.0  # registers for an element of K, with those for addresses
+    unit, registers = 4, 0.0  # registers for an element of K
     for operand, extent, rows in ((problem.a, problem.m, m), (problem.b, problem.n, n)):
         width = _width(operand, extent, problem.k)
-        registers += rows / (width * threads) * (1 + max(1, width * operand.dtype.bytes // 4))
+        registers += rows / (width * threads) * _registers(operand, width)
         unit = max(unit, width * (operand.major == "K"))
     most = max(min(int(_HELD / registers), _DEEP) // unit, 1)
     units = -(-max(problem.k, 1) // unit)
