@@ -96,6 +96,8 @@ def draw_kind(family: str, number: int, seed: int) -> Kind:
         b, out = Lay("first"), Lay("last", out.alignment)
     if subject.own == "gemv":
         fits = ("odd" if fits[0] == "whole" else fits[0], *fits[1:])
+    if subject.own == "tiny":  # those of 128 and more are not
+        fits = tuple("16" if x == "whole" else x for x in fits)
     kind = {
         "family": family, "number": number, "a": types.a, "b": types.b, "out": _pick(random, types.outs),
         "precision": types.precision, "fits": fits,
@@ -109,7 +111,9 @@ def draw_kind(family: str, number: int, seed: int) -> Kind:
 
 def _product(random: Random, subject: Subject, types: Types, lays: Any, out: str) -> dict[str, Any]:
     is_whole = types.a in ("int8", "uint8")
-    found: dict[str, Any] = {"batch": _pick(random, _BATCHES) if random.random() < 0.3 else None}
+    found: dict[str, Any] = {
+        "batch": _pick(random, _BATCHES) if random.random() < 0.3 or subject.own == "tiny" else None
+    }
     for name, side in (("one a", 0), ("one b", 1)):
         if found["batch"] == name:
             lays = tuple(Lay(x.contiguous, x.alignment, "one") if n == side else x for n, x in enumerate(lays))

@@ -85,6 +85,9 @@ SUBJECTS: Mapping[str, Subject] = MappingProxyType(
         "float64": Subject("multistage", _DOUBLE, False, has_further=True),
         "streaming": Subject("streaming", _HALF, most=(16, 16384, 16384), small=(16, 300, 900)),
         "gemv": Subject("gemv", (*_HALF, *_IEEE, *_DOUBLE, *_PARTS[:1]), most=(8, 60000, 16384), small=(8, 300, 900)),
+        "tiny": Subject(
+            "tiny", (*_HALF, *_TF32, *_WHOLE, *_IEEE[1:], *_DOUBLE), most=(64, 64, 128), small=(40, 40, 70)
+        ),
         "weight streaming": Subject(
             "weight streaming", _HALF, form="weights", most=(16, *_WEIGHTS[1:]), small=(16, 200, 900)
         ),

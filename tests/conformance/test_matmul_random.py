@@ -32,7 +32,7 @@ IN_SIMULATOR, ON_GPU = Draw("sim", seed=20, kinds=1000), Draw("cuda", seed=20, k
 QUICK = {  # a problem of each family whose kernel is traced and run in less than a second
     "hopper": 2, "hopper tf32": 0, "hopper int8": 3, "hopper fp8": 4, "hopper fp8 blocks": 0, "hopper in parts": 4,
     "split K": 4, "multistage": 3, "multistage in parts": 3, "multistage blocks": 1, "simt": 3, "float64": 4,
-    "streaming": 2, "gemv": 0, "weight streaming": 1, "weight tiles": 2, "weight warpgroups": 0, "grouped": 0,
+    "streaming": 2, "gemv": 0, "tiny": 0, "weight streaming": 1, "weight tiles": 2, "weight warpgroups": 0, "grouped": 0,
     "grouped hopper": 0, "lists": 0, "chosen": 0,
 }  # fmt: skip
 

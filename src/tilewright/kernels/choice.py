@@ -18,6 +18,7 @@ from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.kernels.streaming import Streaming
+from tilewright.kernels.tiny import Tiny
 from tilewright.kernels.weight_streaming import WeightStreaming
 from tilewright.kernels.weight_tiles import WeightTiles
 from tilewright.kernels.weight_warpgroups import WeightWarpgroups
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     Multistage(),
     Streaming(),
     Gemv(),
+    Tiny(),
     WeightStreaming(),
     WeightTiles(),
     WeightWarpgroups(),

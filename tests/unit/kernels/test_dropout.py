@@ -251,6 +251,13 @@ def test_streaming() -> None:
         same(y, 2 * (exact(a, b) + 1))
 
 
+def test_tiny() -> None:
+    for n in (40, 13):  # vectors of four, and elements
+        a, b = small(3, 9, 20, dtype=BF16), small(3, n, 20, dtype=BF16).swapaxes(-1, -2)
+        for _, y in by_families(a, b, {"tiny"}):
+            same(y, 2 * (exact(a, b) + 1))
+
+
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.spread(2)
 def test_packed_weights(layout: str) -> None:
