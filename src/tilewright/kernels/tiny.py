@@ -34,7 +34,7 @@ _HELD, _DEEP = 96, 64  # registers of a thread for what it loads, and elements o
 # Estimates: what a launch takes, and a way to memory or back, in microseconds; the instructions of a thread for a
 # vector, and beside vectors and products; the clocks of a block beside its instructions, and of a step that waits for
 # fragments; the share of its peak that a multiprocessor reaches.
-_START_US, _LATENCY_US, _PASSED, _ALWAYS, _BLOCK, _STEP, _REACHED = 1.5, 0.5, 8, 60, 128, 40, 0.65
+_START_US, _LATENCY_US, _PASSED, _ALWAYS, _BLOCK, _STEP, _REACHED = 1.5, 0.5, 8, 60, 128, 40, 0.55
 
 
 _Lanes = np.ndarray[Any, np.dtype[Any]]  # Any: a number of each lane of a warp
