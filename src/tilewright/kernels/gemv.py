@@ -92,7 +92,7 @@ class Gemv(Family):
         if not known or few > MOST or matrix.major == "none" or problem.accumulator not in (float32, float64):
             return []
         vectors, size = 1 << (few - 1).bit_length(), matrix.dtype.bytes
-        width = _width(matrix)
+        width = _width(matrix, vectors)
         if matrix.major == "MN":
             columns = [lanes * width for lanes in (32, 16, 8, 4, 2) if lanes * width * size <= 4 * LINE]
             return [Configuration((vectors, n, 1), (1, THREADS // 32), AHEAD) for n in columns]
@@ -173,9 +173,10 @@ def _sums(plan: GemvPlan) -> int:
     return plan.vectors * (plan.beside if plan.is_along_k else plan.width) * plan.accumulator.bytes // 4
 
 
-def _width(matrix: Operand) -> int:
-    """Return the elements of a vector of the matrix."""
-    return max(1, min(matrix.alignment, VECTOR_BYTES) // matrix.dtype.bytes)
+def _width(matrix: Operand, vectors: int) -> int:
+    """Return the elements of a vector of the matrix; along columns, as many as shared memory has room for sums of."""
+    width = max(1, min(matrix.alignment, VECTOR_BYTES) // matrix.dtype.bytes)
+    return width if matrix.major == "K" else min(width, 32 // vectors)
 
 
 @cache
@@ -188,7 +189,7 @@ def _plan(problem: Problem, configuration: Configuration) -> GemvPlan:
     """Plan a kernel; problems that differ in extents only have equal plans."""
     vectors, columns, at_a_time = configuration.tile
     matrix, ahead = matrix_of(problem), configuration.stages
-    width, is_along_k = _width(matrix), matrix.major == "K"
+    width, is_along_k = _width(matrix, vectors), matrix.major == "K"
     lanes = (at_a_time if is_along_k else columns) // width
     return GemvPlan(
         vectors, columns, lanes, width, ahead, AHEAD // ahead, is_along_k, is_turned(problem), problem.accumulator,

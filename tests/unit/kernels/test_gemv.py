@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,7 @@ SHAPES = [(1, 40, 300), (8, 33, 64), (5, 130, 1), (3, 1, 700), (2, 300, 10), (40
 def test_products(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], is_along_k: bool, place: int) -> None:
     """With addends, an epilogue, and NaN behind rows that begin anywhere."""
     m, n, k = shape
-    # Sums of eight vectors and eight columns a lane do not fit into shared memory: no halves along columns.
-    dtype = (np.float32, np.float64, np.float16 if is_along_k else np.float32)[place % 3]
+    dtype = (np.float32, np.float64, np.float16)[place % 3]
     turn, beside = (lambda x: x.T) if is_along_k else (lambda x: x), place % 5
     a, b = padded(0, (m, k), dtype, beside), turn(padded(1, (n, k) if is_along_k else (k, n), dtype, beside))
     if m > n and not is_along_k:
@@ -104,6 +104,16 @@ def test_it_is_for_up_to_eight_vectors_of_floats() -> None:
     assert not Gemv().configurations(whole_numbers, H200)
 
 
+@pytest.mark.parametrize("m", [1, 2, 4, 5, 8])
+@pytest.mark.parametrize("dtype", [tw.float16, tw.bfloat16, tw.float32, tw.float64])
+def test_sums_fit_into_shared_memory_however_rows_are_aligned(m: int, dtype: tw.DType) -> None:
+    """Eight vectors of eight columns a lane would not."""
+    for alignment in (2, 4, 8, 16):
+        for major in ("K", "MN"):
+            problem = replace(problem_of(m, 64, 64, major, dtype), b=Operand(dtype, major, max(alignment, dtype.bytes)))
+            assert any(c.rejection is None for c in Gemv().candidates(problem, Machine.of(Arch.parse("sm_75"))))
+
+
 @pytest.mark.parametrize("dtype", [tw.float32, tw.float64])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 4096, 4096), (2, 32000, 4096), (4096, 1, 4096), (1, 50000, 768)])
 def test_float32_and_float64_are_read_once(m: int, n: int, k: int, dtype: tw.DType) -> None:
@@ -124,6 +134,7 @@ def test_loads_are_wide_and_nothing_spills(m: int, major: Any, dtype: tw.DType) 
     """And the chosen configuration asks for all vectors of a step before it multiplies the first."""
     problem = problem_of(m, 8192, 8192, major, dtype)
     candidates = [c for c in Gemv().candidates(problem, Machine.of(H200)) if c.prediction is not None]
+    assert candidates
     for configuration in {c.configuration for c in candidates}:
         plan = _plan(problem, configuration)
         d, a = (tw.spec(dtype, (m, 8192, 1), stride=(8192, 1, 0)) for _ in "da")
@@ -132,4 +143,5 @@ def test_loads_are_wide_and_nothing_spills(m: int, major: Any, dtype: tw.DType) 
         launcher = multiply_vectors.numbered(0).configure(min_blocks=1)[1, plan.threads]
         resources = launcher.resources(d, a, b, one, one, plan, arch="sm_90a")
         assert not resources.spills and resources.local_bytes == 0, (configuration, resources)
-        assert str(launcher.sass(d, a, b, one, one, plan, arch="sm_90a")).count("LDG.E.128") >= 8
+        code, bits = str(launcher.sass(d, a, b, one, one, plan, arch="sm_90a")), 8 * plan.width * dtype.bytes
+        assert code.count(f"LDG.E.{bits}") >= 8
