@@ -305,6 +305,9 @@ def test_negatives_are_not_taken_for_what_they_are_of() -> None:
     add[1, 32](out, x.imag, 0.0)
     with pytest.raises(tw.ArgumentError, match="its memory has its numbers with the other sign"):
         add[1, 32](out, x.conj().imag, 0.0)
+    add[1, 32](out[:1], torch.ones(1), 0.0)  # a plan of arrays of one element, all of which are contiguous
+    with pytest.raises(tw.ArgumentError, match="its memory has its numbers with the other sign"):
+        add[1, 32](out[:1], x[:1].conj().imag, 0.0)
 
 
 def test_functionalized() -> None:

@@ -14,8 +14,8 @@ int and a layout it is::
             if p0 < 8589934592 and 0 not in s0 or p1 < 8589934592 and 0 not in s1:
                 describe((a0, a1, a2, a3))
             identity = (
-                s0, a0.is_contiguous() or (a0.stride(), a0.is_neg()), a0.dtype, a0.get_device(),
-                s1, a1.is_contiguous() or (a1.stride(), a1.is_neg()), a1.dtype, a1.get_device(),
+                s0, None if a0.is_neg() else a0.is_contiguous() or a0.stride(), a0.dtype, a0.get_device(),
+                s1, None if a1.is_neg() else a1.is_contiguous() or a1.stride(), a1.dtype, a1.get_device(),
                 -2147483648 <= a2 <= 2147483647, a3,
                 (p0 | p1) & 15 and (alignment[p0 & 15], alignment[p1 & 15]),
             )
