@@ -360,8 +360,8 @@ def _torch_adapter() -> Adapter:
     torch = sys.modules.get("torch")
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     # x.numpy() is not needed anywhere: it refuses bfloat16 and tensors that require grad.
-    # Where a tensor is contiguous, its shape tells its strides, and the question is cheaper than the strides. No plan is
-    # for negative views, which are refused.
+    # Where a tensor is contiguous, its shape tells its strides, and the question is cheaper than the strides. Negative
+    # views have no plan: they are refused.
     # get_device() is -1 on the CPU, and hashes faster than the device object.
     identity = "None if {a}.is_neg() else {a}.is_contiguous() or {a}.stride(), {a}.dtype, {a}.get_device()"
     return Adapter("torch", _describe_torch, FastAccess("{a}.data_ptr()", "{a}.shape", identity), raw or _torch_stream)
