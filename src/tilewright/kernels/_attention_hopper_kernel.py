@@ -5,7 +5,7 @@ to the first one, and begins S = Q K^T of a tile before O += P V of the tile bef
 tile run under the product of the last one. At named barriers the consumers wait for one another, so that the products
 of one run under the softmax of the others. The producer brings Q, K and V by TMA in the order in which they are used;
 K and V share a ring. `examples/hopper/10_attention.py` explains the schedule, that of FlashAttention 3 (Shah et al.
-2024). What a consumer does is in `_attention_hopper_consumer`.
+2024).
 
 Row r of m tokens sees key c of n where -left <= c - r - (n - m) <= right. Masks are applied only in tiles that the end
 of the keys or one of the two bounds cuts.
@@ -16,13 +16,17 @@ each part and batch, in float32, and `add_parts` makes one of them (FlashDecodin
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple  # Any: device values
 
 import tilewright as tw
-from tilewright.kernels._attention_hopper_consumer import Consumer
-from tilewright.kernels._attention_sequences import number_of, sequence_of, slots_of
+from tilewright.kernels._attention_sequences import WARPGROUP, clear_behind, number_of, sequence_of, slots_of
 
-LOAD = tw.atoms.SM90_TMA_LOAD
+LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
+NOTHING = -(2.0**120)  # the greatest score of no keys: finite, and its product with the scale too
+LN2 = math.log(2)
+GROWTH = 8.0  # powers of two by which weights may exceed 1 before sums are scaled
+LOWEST = -60.0  # of a greatest score in powers of two, so that its weight is far from 0 if that is not subtracted
 
 
 class Work(NamedTuple):
@@ -170,3 +174,225 @@ def produce(works, Q, K, V, sQ, sKV, state_q, state_kv, plan):
             bring(k, last - step)
             bring(v, last - step + 1)
         bring(v, last - steps + 1)
+
+
+class Consumer:
+    """A warpgroup that multiplies: its parts of shared memory, its scores, and the sums of 64 rows of a tile."""
+
+    @tw.function
+    def __init__(self, plan, works, dtype, scale, left, right, sQ, sKV, state_q, state_kv):
+        self.plan, self.works, self.dtype = plan, works, dtype
+        self.scale, self.left, self.right = scale, left, right
+        self.sQ, self.sKV, self.state_q, self.state_kv = sQ, sKV, state_q, state_kv
+        self.consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x - WARPGROUP
+        self.ours = tw.named_barrier(1 + self.consumer, 2 * WARPGROUP)
+        self.next = tw.named_barrier(1 + (self.consumer + 1) % plan.consumers, 2 * WARPGROUP)
+        by_scores, self.by_output = plan.scores.get_slice(tid), plan.output.get_slice(tid)
+        self.tQ, self.tK = by_scores.partition_A(sQ), by_scores.partition_B(sKV)
+        self.tV = self.by_output.partition_B(sKV.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
+        self.S = tw.registers(tw.float32, plan.scores.partition_shape((plan.rows, plan.keys), "C"))
+        self.acc = tw.registers(tw.float32, plan.output.partition_shape((plan.rows, plan.head), "C"))
+        self.scores, self.sums = (
+            tw.accumulator_rows(mma, values) for mma, values in ((plan.scores, self.S), (plan.output, self.acc))
+        )
+        # Where the values are in the tile: those of a thread are as far from its first one as those of thread 0.
+        whole_tile = tw.identity_tensor((plan.rows, plan.keys))
+        self.at, self.at_of_first = (
+            tw.accumulator_rows(plan.scores, plan.scores.get_slice(n).partition_C(whole_tile)) for n in (tid, 0)
+        )
+        self.rows = tw.size(self.scores.shape[0])
+        # Weights are 2^(score - top): `top` is near the greatest score, and grows only where weights would get large.
+        self.top, self.total, self.factor = (
+            tw.registers(tw.float32, self.rows) for _ in ("subtracted", "sum of weights", "of sums")
+        )
+        self.grown = tw.registers(tw.int32, 1)
+
+    @tw.function
+    def run(self, out, lse):
+        """Compute 64 rows of each tile of the block."""
+        plan, works = self.plan, self.works
+        if plan.consumers > 1 and self.consumer == plan.consumers - 1:
+            self.next.arrive()  # the first consumer begins
+        for round in range(works.count()):
+            work = works.place(round)
+            q, v = self.add_up(work)
+            for r in tw.static_range(self.rows):
+                self.total[r] = tw.reduce(self.total[r], "add", group=4)
+            tw.wgmma_wait(0)
+            self.state_kv.give_back(v)
+            self.finish_rows(work, lse)
+            self.store(out, work, q)
+            self.state_q.give_back(q)
+        if plan.consumers > 1 and self.consumer == 0:
+            self.ours.sync()  # the last arrival, which no one waits for
+
+    @tw.function
+    def add_up(self, work):
+        """Begin all products of a tile; return the stage of Q, and that of V of the last product, which runs yet."""
+        plan, last, steps = self.plan, work.last, work.steps
+        tw.fill(self.top, NOTHING)
+        tw.clear(self.total)
+        tw.clear(self.acc)
+        q, k, v = self.state_q.acquire(), self.state_kv.acquire(), 0
+        self.begin_scores(q, k)
+        tw.wgmma_wait(0)
+        self.state_kv.give_back(k)
+        self.mask(work, last * plan.keys)
+        self.weigh()
+        # Tiles before `whole` end before the last key that all rows see; from `cut` on they begin behind the first one.
+        first, done = work.row + work.keys - work.tokens, 1
+        if plan.has_right:
+            whole = tw.minimum(work.keys, first + self.right + 1) // plan.keys
+            done = tw.minimum(tw.maximum(last - whole + 1, 1), steps)
+        for step in tw.range(1, done, unroll=1):
+            v = self.advance(step, v, q, work, masked=True)
+        until = steps
+        if plan.has_left:
+            cut = tw.ceil_div(tw.maximum(first + plan.rows - 1 - self.left, 0), plan.keys)
+            until = tw.minimum(tw.maximum(last - cut + 1, done), steps)
+        for step in tw.range(done, until, unroll=1):
+            v = self.advance(step, v, q, work, masked=False)
+        if plan.has_left:
+            for step in tw.range(until, steps, unroll=1):
+                v = self.advance(step, v, q, work, masked=True)
+        weights = self.finish(steps, v)
+        v = self.state_kv.acquire()
+        if self.works.is_cut and steps == 1:
+            clear_behind([self.sKV[:, :, v]], work.keys - last * plan.keys, plan)
+        self.begin_sums(weights, v)
+        return q, v
+
+    @tw.function
+    def advance(self, step, v, q, work, masked):
+        """Begin the scores of a step and the sums of the one before, whose V is in stage v; return that of its V."""
+        plan, state_kv = self.plan, self.state_kv
+        weights = self.finish(step, v)
+        k = state_kv.acquire()
+        if self.works.is_cut:  # while all consumers may wait for each other
+            v = state_kv.acquire()
+            if step == 1:
+                clear_behind([self.sKV[:, :, v]], work.keys - work.last * plan.keys, plan)
+        if plan.consumers > 1:
+            self.ours.sync()
+        self.begin_scores(q, k)
+        if not self.works.is_cut:
+            v = state_kv.acquire()
+        self.begin_sums(weights, v)
+        if plan.consumers > 1:
+            self.next.arrive()
+        tw.wgmma_wait(1)
+        state_kv.give_back(k)
+        if masked:
+            self.mask(work, (work.last - step) * plan.keys)
+        self.weigh()
+        return v
+
+    @tw.function
+    def begin_scores(self, q, k):
+        """Begin S = Q K^T of two stages."""
+        tw.wgmma_fence()
+        tw.gemm(self.plan.scores, self.tQ[:, :, :, q], self.tK[:, :, :, k], self.S, accumulate=False)
+        tw.wgmma_commit()
+
+    @tw.function
+    def finish(self, step, v):
+        """Wait for the product of the step before, and return the weights of the last scores."""
+        tw.wgmma_wait(0)  # the registers of the weights are free again
+        if step > 1:
+            self.state_kv.give_back(v)
+        return tw.as_operand_a(self.plan.scores, self.S, to=self.plan.output)
+
+    @tw.function
+    def begin_sums(self, weights, v):
+        """Begin O += P V, with what was subtracted of scores made the same in both."""
+        if not self.plan.is_lazy or self.grown[0] != 0:
+            for r in tw.static_range(self.rows):
+                self.sums[r, :] *= self.factor[r]
+        tw.wgmma_fence()
+        tw.gemm(self.plan.output, weights, self.tV[:, :, :, v], self.acc)
+        tw.wgmma_commit()
+
+    @tw.function
+    def mask(self, work, first_key):
+        """Take the scores of keys that rows do not see away."""
+        plan, at, scores = self.plan, self.at, self.scores
+        ahead = work.keys - work.tokens  # row r is beside key r + ahead
+        for r in tw.static_range(self.rows):
+            beside, place = at[r, 0][0] + work.row + ahead, first_key + at[0, 0][1]
+            behind = (tw.minimum(work.keys, beside + self.right + 1) if plan.has_right else work.keys) - place
+            before = beside - self.left - place
+            for c in tw.static_range(tw.size(scores.shape[1])):
+                column = self.at_of_first[0, c][1]
+                is_seen = (column >= before) & (column < behind) if plan.has_left else column < behind
+                scores[r, c] = tw.where(is_seen, scores[r, c], -math.inf)
+
+    @tw.function
+    def weigh(self):
+        """Compute weights from scores, and what is subtracted of them, their sums, and the factor of earlier ones."""
+        plan, scores, top, total, scale = self.plan, self.scores, self.top, self.total, self.scale
+        if plan.is_lazy:
+            grows = [(bound(scores[r, :]) - top[r]) * scale > GROWTH for r in tw.static_range(self.rows)]
+            self.grown[0] = tw.vote_any(grows[0] | grows[1]).to(tw.int32)
+        if not plan.is_lazy or self.grown[0] != 0:
+            for r in tw.static_range(self.rows):
+                best = tw.maximum(top[r], tw.reduce(scores[r, :], "max", group=4))
+                if plan.is_lazy and self.dtype == tw.bfloat16:  # with the exponents of float32; `bound` is 0 at least
+                    best = tw.where(best * scale > LOWEST, tw.maximum(best, -GROWTH / scale), best)
+                self.factor[r], top[r] = tw.ex2_approx((top[r] - best) * scale, ftz=True), best
+                total[r] *= self.factor[r]
+        for r in tw.static_range(self.rows):
+            scores[r, :] = tw.ex2_approx(scores[r, :] * scale - top[r] * scale, ftz=True)
+            total[r] += scores[r, :].reduce("add")
+
+    @tw.function
+    def finish_rows(self, work, lse):
+        """Divide sums by those of the weights, and store lse."""
+        batch = work.part * self.works.Q.shape[0] + work.batch
+        for r in tw.static_range(self.rows):
+            self.sums[r, :] *= 1.0 / tw.maximum(self.total[r], 1e-30)  # a row may see no key
+            row = self.at[r, 0][0] + work.row
+            if lse is not None and (row < work.tokens) & (tw.lane_id() % 4 == 0):
+                found = (self.top[r] * self.scale + tw.lg2_approx(self.total[r])) * LN2
+                lse[batch, work.head, work.first_token + row] = found
+
+    @tw.function
+    def store(self, out, work, q):
+        """Store the consumer's rows of out: whole ones through the shared memory of Q, in stage q."""
+        plan, is_packed = self.plan, self.works.tokens_at is not None
+        batch = work.part * self.works.Q.shape[0] + work.batch
+        results = tw.guarded(out)[batch, work.head, ...]
+        if is_packed:  # the rows behind are another sequence's
+            begin = work.first_token
+            results = tw.guarded(out[batch, work.head, begin : begin + work.tokens, :])
+        tile = self.by_output.partition_C(tw.local_tile(results, (plan.rows, plan.head), (work.row // plan.rows, 0)))
+        if plan.is_in_parts:
+            tw.copy(self.acc, tile)
+        elif is_packed and work.row + 64 * self.consumer + 64 > work.tokens:
+            tw.copy(self.acc.to(out.dtype), tile)
+        else:
+            buffer = tw.local_tile(self.sQ[:, :, q], (64, plan.head), (self.consumer, 0))
+            self.store_whole(out, buffer, work)
+
+    @tw.function
+    def store_whole(self, out, buffer, work):
+        """Store 64 rows by TMA, and wait until shared memory has been read."""
+        consumer, tid = tw.warpgroup_id() - 1, tw.thread_idx.x % WARPGROUP
+        writer = self.plan.write.get_slice(tid)
+        tw.copy(self.plan.write, writer.retile_S(self.acc.to(out.dtype)), writer.partition_D(buffer))
+        tw.fence_proxy_async()
+        tw.named_barrier(1 + self.plan.consumers + consumer, WARPGROUP).sync()
+        if tid == 0:
+            first_row = work.first_token + work.row + 64 * consumer
+            rows = tw.domain_offset((first_row, 0), tw.guarded(out)[work.batch, work.head, ...])
+            tw.copy(STORE, buffer, tw.local_tile(rows, (64, self.plan.head), (0, 0)))
+            tw.tma_store_commit()
+            tw.tma_store_wait(0)
+
+
+@tw.function
+def bound(row):
+    """Return a thread's greatest score of a row, or 0: from 0 on, the bits of floats are in their order."""
+    most = tw.int32(0)
+    for c in tw.static_range(0, tw.size(row.shape), 2):  # maxima of three are one instruction
+        most = tw.maximum(tw.maximum(most, row[c].bitcast(tw.int32)), row[c + 1].bitcast(tw.int32))
+    return most.bitcast(tw.float32)

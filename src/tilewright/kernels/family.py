@@ -10,13 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple  # Any: a family's plan is whatever its kernel is compiled for
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast  # Any: a family's plan is whatever its kernel is made for
 
 from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
+from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, packing_us
 from tilewright.kernels.problem import Configuration, Major, Operand, Problem
 from tilewright.trace.host_numbers import NumberUse
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,15 @@ class Family(ABC):
                 prediction = replace(prediction, packing_us=prediction.packing_us + before)
             found.append(Candidate(self, read, packed, configuration, resources, prediction))
         return found
+
+
+def with_numbers(plan: P, problem: Problem, arch: Arch) -> P:
+    """Return a plan whose epilogue says which of the numbers that its function captures are passed."""
+    function, found = problem.epilogue, cast("Any", plan)
+    if not isinstance(function, ElementFunction):
+        return plan
+    numbers = function.uses(problem.accumulator, problem.elements, arch)
+    return cast("P", replace(found, epilogue=replace(found.epilogue, numbers=numbers)))
 
 
 def _unmet(problem: Problem, operand: Operand, needs: LayoutNeeds) -> bool:

@@ -7,15 +7,14 @@ do not multiply, are as fast as memory. The kernel is `_gemv_kernel`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache, cached_property, lru_cache
 
 from tilewright.arch import VECTOR_BYTES, Arch, blocks_allowed
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64
 from tilewright.kernels._gemv_kernel import multiply_vectors
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
-from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources, with_numbers
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
@@ -145,11 +144,7 @@ class Gemv(Family):
         return Prediction(blocks, resident, waves, compute, memory)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
-        plan = _plan(problem, configuration)
-        function = problem.epilogue
-        if isinstance(function, ElementFunction):
-            numbers = function.uses(problem.accumulator, problem.elements, arch)
-            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        plan = with_numbers(_plan(problem, configuration), problem, arch)
         blocks = -(-(problem.m if plan.is_turned else problem.n) // plan.columns) * problem.batch
         launcher = _kernel(len(problem.operands) + len(plan.epilogue.numbers))[blocks, plan.threads]
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)

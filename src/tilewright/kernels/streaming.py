@@ -7,7 +7,7 @@ yet, and `predict` is a formula that leaves the choice to families which were.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache, cached_property, lru_cache
 
 from tilewright import atoms
@@ -15,8 +15,7 @@ from tilewright.arch import VECTOR_BYTES, Arch, blocks_allowed
 from tilewright.dtypes import bfloat16, float16
 from tilewright.kernels._streaming_kernel import stream_matrix
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
-from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources, with_numbers
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Problem
 from tilewright.launch import Kernel
@@ -129,11 +128,7 @@ class Streaming(Family):
         return Prediction(blocks, resident, waves, compute, problem.bytes / machine.bandwidth + _START_US)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
-        plan = _plan(problem, configuration)
-        function = problem.epilogue
-        if isinstance(function, ElementFunction):
-            numbers = function.uses(problem.accumulator, problem.elements, arch)
-            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        plan = with_numbers(_plan(problem, configuration), problem, arch)
         blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
         launcher = _kernel(len(problem.operands) + len(plan.epilogue.numbers))[blocks, plan.threads]
         return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -19,8 +19,7 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.kernels._tiny_kernel import multiply_tiny
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Family, KernelLaunch, Needs, Resources
-from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.family import Family, KernelLaunch, Needs, Resources, with_numbers
 from tilewright.kernels.model import Machine, Prediction, resident_blocks
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
@@ -172,11 +171,7 @@ class Tiny(Family):
         return Prediction(problem.batch, resident, waves, compute, start + moved)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
-        plan = _plan(problem, configuration)
-        function = problem.epilogue
-        if isinstance(function, ElementFunction):
-            numbers = function.uses(problem.accumulator, problem.elements, arch)
-            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        plan = with_numbers(_plan(problem, configuration), problem, arch)
         launcher = _kernel(len(problem.operands) + len(plan.epilogue.numbers))[
             -(-problem.batch // plan.matrices), plan.threads
         ]

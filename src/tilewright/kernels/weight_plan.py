@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from tilewright import atoms
@@ -11,8 +11,7 @@ from tilewright.arch import Arch
 from tilewright.atoms import CopyAtom, MMAAtom, UniversalCopy
 from tilewright.dtypes import float16
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import KernelLaunch
-from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.family import KernelLaunch, with_numbers
 from tilewright.kernels.problem import Problem
 from tilewright.kernels.weights import STEPS, TILE, WeightFormat
 from tilewright.launch import Kernel
@@ -94,10 +93,7 @@ def instruction_of(problem: Problem) -> MMAAtom:
 
 def launch_plan(problem: Problem, plan: WeightPlan, arch: Arch, kernel_of: Callable[[int], Kernel]) -> KernelLaunch:
     """Return the launch of a plan, by the kernel that takes so many arrays and numbers further."""
-    function = problem.epilogue
-    if isinstance(function, ElementFunction):
-        numbers = function.uses(problem.accumulator, problem.elements, arch)
-        plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+    plan = with_numbers(plan, problem, arch)
     blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
     kernel = kernel_of(plan.arrays + len(problem.operands) + len(plan.epilogue.numbers))
     launcher = kernel[blocks, plan.threads]

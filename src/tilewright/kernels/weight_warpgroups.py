@@ -15,8 +15,7 @@ from tilewright.atoms import MMAAtom
 from tilewright.dtypes import DType, bfloat16, float16
 from tilewright.kernels._weights_warpgroup_kernel import multiply_weights_by_warpgroups
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
-from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources, with_numbers
 from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUCER_REGISTERS, ROWS, THREADS
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Problem
@@ -295,11 +294,7 @@ class WeightWarpgroups(Family):
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         assert isinstance(configuration, WarpgroupConfiguration), configuration
-        plan = warpgroup_plan(problem, configuration)
-        function = problem.epilogue
-        if isinstance(function, ElementFunction):
-            numbers = function.uses(problem.accumulator, problem.elements, arch)
-            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        plan = with_numbers(warpgroup_plan(problem, configuration), problem, arch)
         tiles = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
         blocks = min(tiles, configuration.blocks) if plan.peers == 1 else tiles * plan.peers
         further = plan.arrays + len(problem.operands) + len(plan.epilogue.numbers)
