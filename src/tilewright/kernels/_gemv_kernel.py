@@ -42,7 +42,20 @@ def write_turned(epilogue, total, D, operands, vector, column, alpha, beta, batc
     finish_elements(epilogue, total, D, operands, (column, vector), alpha, beta, batch)
 
 
-class AlongK:
+class Products:
+    """A lane's part of the products: `add` adds a step of K, `put` writes what was added up."""
+
+    @tw.function
+    def add_steps(self, whole, steps):
+        """Add up all steps of K, without guards the first `whole` ones, in which all lanes have whole vectors."""
+        if whole > 0:
+            for n in tw.range(whole, unroll=1):
+                self.add(n, False)
+        for n in tw.range(whole, steps, unroll=1):
+            self.add(n, True)
+
+
+class AlongK(Products):
     """A lane's part of the dot products of some columns, of a matrix that is contiguous along K."""
 
     @tw.function
@@ -60,15 +73,11 @@ class AlongK:
 
     @tw.function
     def add_up(self):
-        """Add up all of K: without guards as far as all lanes have whole vectors."""
+        """Add up all of K."""
         plan = self.plan
         step = plan.lanes * plan.shares * plan.width * plan.ahead
         whole, steps = self.A.shape[1] // step, tw.ceil_div(self.A.shape[1], step)
-        if whole > 0:
-            for n in tw.range(whole, unroll=1):
-                self.add(n, False)
-        for n in tw.range(whole, steps, unroll=1):
-            self.add(n, True)
+        self.add_steps(whole, steps)
 
     @tw.function
     def add(self, n, guard):
@@ -101,7 +110,7 @@ class AlongK:
                     sums[column * groups + self.group, vector, self.share] = total
 
 
-class AlongColumns:
+class AlongColumns(Products):
     """A lane's columns, of a matrix that is contiguous along them."""
 
     @tw.function
@@ -114,15 +123,11 @@ class AlongColumns:
 
     @tw.function
     def add_up(self):
-        """Add up all of K: without guards as far as all lanes have whole vectors."""
+        """Add up all of K."""
         plan, step = self.plan, self.plan.shares * self.plan.ahead
         whole, steps = self.A.shape[1] // step, tw.ceil_div(self.A.shape[1], step)
         whole = tw.where((self.block + 1) * plan.columns <= self.B.shape[0], whole, 0)
-        if whole > 0:
-            for n in tw.range(whole, unroll=1):
-                self.add(n, False)
-        for n in tw.range(whole, steps, unroll=1):
-            self.add(n, True)
+        self.add_steps(whole, steps)
 
     @tw.function
     def add(self, n, guard):

@@ -28,7 +28,7 @@ from tilewright.transactions import ROW, wavefronts
 
 MOST, DEEPEST = 64, 128  # rows or columns, and K
 _TYPES = (t.float16, t.bfloat16, t.float32, t.tfloat32, t.float64, t.int8, t.uint8)
-_THREADS, _EACH = (32, 64, 128, 256), 4  # rows and columns of a thread
+_THREADS, _EACH = (128, 256), 4  # of a block, and rows and columns of a thread; smaller blocks took as long or longer
 _HELD, _DEEP = 96, 64  # registers of a thread for what it loads, and elements of K in shared memory
 # Estimates: what a launch takes, and a way to memory or back, in microseconds; the instructions of a thread for a
 # vector, and beside vectors and products; the clocks of a block beside its instructions, and of a step that waits for
@@ -113,7 +113,7 @@ class Tiny(Family):
     is_simulated = False  # a result is what such calls want, and one family gives it
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
-        """Return tiles that hold a matrix, in blocks of about 32 to 256 threads; none for larger matrices, or one."""
+        """Return tiles that hold a matrix, in blocks of about 128 or 256 threads; none for larger matrices, or one."""
         is_plain = problem.compute in _TYPES and problem.a.dtype.bits == problem.b.dtype.bits
         is_tiny = max(problem.m, problem.n) <= MOST and problem.k <= DEEPEST
         if not is_plain or not is_tiny or problem.batch == 1 or problem.blocks:
