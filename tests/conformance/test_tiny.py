@@ -34,7 +34,7 @@ def test_every_configuration(backend: Backend, dtype: Any, along_k: bool, monkey
         y = y.swapaxes(1, 2) if along_k else y
         found = tw.matmul.explain(x, y, out_dtype=out_dtype)
         legal = [c for c in found.candidates if c.family.name == "tiny" and c.rejection is None]
-        assert len(legal) >= 3
+        assert len(legal) >= 2
         for chosen in legal:
             with monkeypatch.context() as patched:
                 patched.setattr(dispatch, "fastest", lambda *_, chosen=chosen: chosen)

@@ -10,7 +10,7 @@ from typing import Any  # Any: arrays of any library
 
 import numpy as np
 
-from tilewright.arch import VECTOR_BYTES, Arch, default_arch
+from tilewright.arch import Arch, default_arch
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
 from tilewright.kernels._attention_gradient_kernel import finish_tokens, gradients_by_warpgroups
@@ -28,7 +28,7 @@ from tilewright.kernels.attention_hopper import (
     why_not,
 )
 from tilewright.kernels.attention_parts import count_parts, launch_parts
-from tilewright.kernels.attention_plan import plan_for
+from tilewright.kernels.attention_plan import alignment_of, plan_for
 from tilewright.kernels.operands import Operand, Shape, check_together, launcher, read, result
 from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over, host_array
@@ -463,17 +463,6 @@ def blocks_of(problem: Problem, x: View, rows: int) -> int:
     if problem.is_ragged:
         return heads * (tokens // rows + problem.count)
     return batch * heads * -(-tokens // rows)
-
-
-def alignment_of(views: Sequence[View]) -> int:
-    """Return the bytes at which all rows begin, at most 16; those of an element where rows are not contiguous."""
-    found = VECTOR_BYTES
-    for x in views:
-        size = x.dtype.bytes
-        steps = [s * size for s, extent in zip(x.strides[:-1], x.shape[:-1], strict=True) if extent > 1]
-        aligned = math.gcd(x.pointer, VECTOR_BYTES, *steps)
-        found = min(found, aligned if x.strides[-1] == 1 or x.shape[-1] == 1 else size)
-    return found
 
 
 # --- arguments ------------------------------------------------------------------------------------------------------

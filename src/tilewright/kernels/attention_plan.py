@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,6 +15,7 @@ from tilewright.errors import ArgumentError
 from tilewright.instructions import cp_async
 from tilewright.kernels.multistage_plan import instruction_for
 from tilewright.layout import Layout
+from tilewright.runtime.views import View
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 
 MOST_HEAD = 256
@@ -65,6 +67,17 @@ class AttentionPlan:
         return total
 
 
+def alignment_of(views: Sequence[View]) -> int:
+    """Return the bytes at which all rows begin, at most 16; those of an element where rows are not contiguous."""
+    found = VECTOR_BYTES
+    for x in views:
+        size = x.dtype.bytes
+        steps = [s * size for s, extent in zip(x.strides[:-1], x.shape[:-1], strict=True) if extent > 1]
+        aligned = math.gcd(x.pointer, VECTOR_BYTES, *steps)
+        found = min(found, aligned if x.strides[-1] == 1 or x.shape[-1] == 1 else size)
+    return found
+
+
 def padded_head(name: str, head: int) -> int:
     """Return the elements that a head is filled up to; raise `ArgumentError` for heads that are too long.
 
@@ -96,7 +109,7 @@ def plan_for(
     sizes = padded_head("q and k", head), padded_head("v", value_head)
     smallest = None
     for rows, columns, stages in _tiles(dtype, longest, arch):
-        plan = _plan(dtype, sizes, (rows, columns, stages), vector, arch, is_backward)
+        plan = plan_of(dtype, sizes, (rows, columns, stages), vector, arch, is_backward)
         if plan.shared_bytes(is_backward) <= arch.shared_bytes_optin:
             return plan
         smallest = plan
@@ -109,7 +122,7 @@ def plan_for(
 
 def _tiles(dtype: DType, longest: int, arch: Arch) -> Iterator[tuple[int, int, int]]:
     """Return rows, columns and stages, the best first."""
-    if _atom(dtype, arch).threads > 1:
+    if instruction_of(dtype, arch).threads > 1:
         yield from ((64, 64, 2), (64, 32, 2), (64, 32, 1), (64, 16, 1))
         return
     if longest > 32 and dtype != float64:
@@ -119,16 +132,23 @@ def _tiles(dtype: DType, longest: int, arch: Arch) -> Iterator[tuple[int, int, i
     yield from ((16, 16, 2), (16, 16, 1))
 
 
-def _atom(dtype: DType, arch: Arch) -> MMAAtom:
+def instruction_of(dtype: DType, arch: Arch) -> MMAAtom:
     found = instruction_for(dtype, dtype, dtype, arch) if dtype in (float16, bfloat16) else None
     return found or UniversalFMA(float64 if dtype == float64 else float32, dtype)
 
 
-def _plan(
-    dtype: DType, heads: tuple[int, int], tile: tuple[int, int, int], vector: int, arch: Arch, is_backward: bool
+def plan_of(
+    dtype: DType,
+    heads: tuple[int, int],
+    tile: tuple[int, int, int],
+    vector: int,
+    arch: Arch,
+    is_backward: bool,
+    warps: int | None = None,
 ) -> AttentionPlan:
+    """Return the plan of a tile; `warps` are those of whole heads."""
     rows, columns, stages = tile
-    atom = _atom(dtype, arch)
+    atom = instruction_of(dtype, arch)
     head, value_head = heads
     if atom.threads == 1:
         mma = make_tiled_mma(atom, Layout((16, 16), (16, 1)))
@@ -139,13 +159,15 @@ def _plan(
         # Accumulators of long heads fill the registers: twice the warps share them, and weights pass through memory.
         is_direct = not is_backward or max(heads) <= 128
         along_n = 1 if is_direct else 2
-        mma = make_tiled_mma(atom, (4, along_n, 1), (64, 16 * along_n, 16))
+        along_m = warps or 4
+        mma = make_tiled_mma(atom, (along_m, along_n, 1), (16 * along_m, 16 * along_n, 16))
         load_a = load_b = atoms.SM75_U32x4_LDSM_N
         load_t = atoms.SM75_U16x8_LDSM_T
     # Rows are padded by 16 bytes, so that ldmatrix meets every bank once.
     pad = VECTOR_BYTES // dtype.bytes
     strides = head + pad, value_head + pad
-    fills = [_filling(dtype, min(rows, columns), size, vector, mma.size, arch) for size in heads]
+    filled = rows if warps else min(rows, columns)
+    fills = [filling(dtype, filled, size, vector, mma.size, arch) for size in heads]
     return AttentionPlan(
         dtype,
         rows,
@@ -168,15 +190,18 @@ def _plan(
     )
 
 
-def _filling(dtype: DType, rows: int, head: int, vector: int, threads: int, arch: Arch) -> TiledCopy:
-    """Return the copy of a tile of rows into shared memory: as wide as alignment, tile and threads allow."""
+def filling(dtype: DType, rows: int, head: int, vector: int, threads: int, arch: Arch | None) -> TiledCopy:
+    """Return the copy of a tile of rows into shared memory, or from there where `arch` is None.
+
+    It is as wide as alignment, tile and threads allow.
+    """
     width = max(1, min(vector, VECTOR_BYTES) // dtype.bytes)
     while True:
         vectors = head // width
-        beside = min(vectors & -vectors, threads)  # threads along a row
+        beside = math.gcd(vectors & -vectors, threads)  # threads along a row
         if rows % (threads // beside) == 0 or width == 1:
             break
         width //= 2
     bits = width * dtype.bits
-    atom = cp_async.atom_for(bits, arch) or UniversalCopy(bits)
+    atom = (arch and cp_async.atom_for(bits, arch)) or UniversalCopy(bits)
     return make_tiled_copy(atom, Layout((threads // beside, beside), (beside, 1)), Layout((1, width)))

@@ -1,0 +1,70 @@
+"""Gradients of attention where a block holds whole heads: which calls it takes, and its tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright import atoms
+from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.dtypes import DType
+from tilewright.kernels.attention_plan import AttentionPlan, filling, instruction_of, padded_head, plan_of
+from tilewright.layout import Layout
+from tilewright.tiled import TiledCopy, make_tiled_copy_A
+
+MOST = 256  # tokens and keys
+_REGISTERS = 1 << 16  # of a multiprocessor
+_OTHER_REGISTERS = 60  # of a thread, beside sums
+
+
+@dataclass(frozen=True)
+class HeadsPlan(AttentionPlan):
+    """The tiles of a head of keys, whose tokens are taken `columns` at a time; `part` of them are in one product dQ."""
+
+    part: int
+    smem_w: Layout  # (rows, part)
+    load_w: TiledCopy
+    hold1: TiledCopy  # rows of results between shared memory and global memory
+    hold2: TiledCopy
+    blocks: int  # of a multiprocessor
+
+    @property
+    def beside(self) -> int:
+        """The threads that hold a row of the result."""
+        rows: int = self.hold2.tiler[0]
+        return self.threads // rows
+
+
+@lru_cache(maxsize=256)
+def heads_plan(
+    dtype: DType, head: int, value_head: int, vector: int, longest: int, arch: Arch, atoms_of_warp: int | None = None, wide: int = 32
+) -> HeadsPlan | None:
+    """Return the plan for so many tokens and keys, or None where a block cannot hold them.
+
+    >>> plan = heads_plan(bfloat16, 64, 64, 16, 197, Arch.parse("sm_90a"))
+    >>> plan.rows, plan.part, plan.threads
+    (208, 208, 416)
+    """
+    if longest > MOST or instruction_of(dtype, arch).threads == 1 or max(head, value_head) > 128:
+        return None
+    sizes = padded_head("q and k", head), padded_head("v", value_head)
+    each = 16 * (atoms_of_warp or 1)
+    warps = -(-longest // each)
+    rows = each * warps
+    pad = VECTOR_BYTES // dtype.bytes
+    for part in (rows, rows // 2):
+        if part % (16 * warps):
+            continue
+        columns = next(n for n in (wide, 32, 16) if part % n == 0)
+        plan = plan_of(dtype, sizes, (rows, columns, rows // columns), vector, arch, True, warps)
+        smem_w = Layout((rows, part), (part + pad, 1))
+        holds = [filling(dtype, part, size, vector, plan.threads, None) for size in sizes]
+        size = plan.shared_bytes(True) + rows * (part + pad) * dtype.bytes + 8 * rows
+        blocks = min(arch.shared_bytes_optin // (size + 1024), _REGISTERS // (plan.threads * 128), 8)
+        if blocks or size < arch.shared_bytes_optin:
+            return HeadsPlan(
+                **vars(plan), part=part, smem_w=smem_w, load_w=make_tiled_copy_A(atoms.SM75_U16x8_LDSM_T, plan.mma),
+                hold1=holds[0], hold2=holds[1], blocks=max(blocks, 1),
+            )  # fmt: skip
+    return None
