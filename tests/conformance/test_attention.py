@@ -124,6 +124,49 @@ def test_results_and_gradients(backend: Backend, dtype: Any, case: tuple[int, ..
     assert_close(np.nan_to_num(backend.get(lse), neginf=-1), np.nan_to_num(expected.lse, neginf=-1), kind)
 
 
+HEADS = [
+    pytest.param(np.float16, (2, 4, 2, 33, 40, 24, 16), {"causal": True, "scale": 0.5}, id="shared-heads"),
+    pytest.param(BF16, (1, 2, 1, 200, 60, 64, 64), {"window": (9, 3)}, id="more-tokens", marks=SLOW),
+    pytest.param(BF16, (1, 2, 1, 20, 210, 64, 64), {"causal": True}, id="more-keys", marks=SLOW),
+    pytest.param(
+        np.float16, (1, 1, 1, 256, 256, 32, 64), {"causal": True, "window": (40, 0)}, id="two-products", marks=SLOW
+    ),
+    pytest.param(BF16, (1, 2, 1, 128, 100, 128, 80), {}, id="long-heads", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("dtype", "case", "options"), HEADS)
+@pytest.mark.parametrize("family", ["heads", pytest.param("tiles", marks=SLOW)])
+def test_gradients_of_whole_heads(
+    backend: Backend, dtype: Any, case: tuple[int, ...], options: dict[str, Any], family: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of some keys, whose last rows hold what overflows as a weight, and of lse; tiles compute the same."""
+    q, k, v, grad = arrays(case, dtype)
+    q[..., 0], k[..., 0] = -40, 40  # all scores are low
+    lengths = np.full(q.shape[:1], k.shape[2] - k.shape[2] // 4)
+    k[:, :, lengths[0] :], v[:, :, lengths[0] :] = np.nan, np.inf
+    seen = [x[:, :, : lengths[0]] for x in (k, v)]
+    expected = known(q, *seen, grad, **options)
+    placed, at = [backend.put(x) for x in (q, k, v)], {"key_lengths": backend.put(lengths)}
+    out, lse = tw.attention(*placed, statistics=True, **options, **at)
+    kernels = "tilewright.kernels.attention"
+    if family == "tiles":
+        monkeypatch.setattr(f"{kernels}.heads_plan", lambda *_: None)
+        monkeypatch.setattr(f"{kernels}.family_of", lambda *_: "tiles")
+    else:
+        monkeypatch.setattr(f"{kernels}._gradients_by_tiles", None)
+        monkeypatch.setattr(f"{kernels}.gradients_on_hopper", None)
+    slope = np.zeros(q.shape[:3], np.float32)
+    gradients = tw.attention_backward(
+        backend.put(grad), *placed, out, lse, **options, **at, lse_grad=backend.put(slope)
+    )
+    for first, ours, of_formula in zip((1, 1, 0), gradients, expected.gradients, strict=True):
+        found, behind = np.split(backend.get(ours), [of_formula.shape[2]], 2)
+        assert_close(found[..., first:], of_formula[..., first:], dtype)  # the element that is alike sums rounding
+        assert not behind.any()
+
+
 @pytest.mark.parametrize("dtype", [np.float16, pytest.param(np.float32, marks=SLOW)])
 def test_ragged_batches_with_empty_sequences(backend: Backend, dtype: Any) -> None:
     starts, key_starts = np.array([0, 5, 5, 70, 75], np.int32), np.array([0, 9, 12, 12, 60], np.int64)
@@ -181,20 +224,23 @@ def test_arrays_without_elements(backend: Backend) -> None:
             assert gradient.shape == given.shape and not backend.get(gradient).any()
 
 
-def test_a_gradient_of_the_sums(backend: Backend) -> None:
+@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 1e-6), (np.float16, 0.05)])
+def test_a_gradient_of_the_sums(backend: Backend, dtype: Any, error: float) -> None:
     """The gradient of lse is that of a sum of scores, weighted by the shares: found by differences of float64."""
-    q, k, v = normal((1, 1, 3, 4), (1, 1, 5, 4), (1, 1, 5, 4), dtype=np.float64)
-    grad, slope = normal((1, 1, 3, 4), (1, 1, 3), dtype=np.float64)
+    q, k, v = normal((1, 1, 3, 4), (1, 1, 5, 4), (1, 1, 5, 4), dtype=dtype)
+    grad, slope = normal((1, 1, 3, 4), (1, 1, 3), dtype=dtype)
 
     def loss(q: Array) -> float:
         one = known(q, k, v)
         return float((one.out * grad).sum() + (one.lse * slope).sum())
 
+    kind = np.float64 if dtype == np.float64 else np.float32
     placed = [backend.put(x) for x in (q, k, v)]
     out, lse = tw.attention(*placed, statistics=True)
-    dq, _, _ = tw.attention_backward(backend.put(grad), *placed, out, lse, lse_grad=backend.put(slope))
+    dq, _, _ = tw.attention_backward(backend.put(grad), *placed, out, lse, lse_grad=backend.put(slope.astype(kind)))
     step = 1e-6 * normal(q.shape, dtype=np.float64)[0]
-    assert (backend.get(dq) * step).sum() == pytest.approx((loss(q + step) - loss(q - step)) / 2, rel=1e-6)
+    wide = q.astype(np.float64)
+    assert (backend.get(dq) * step).sum() == pytest.approx((loss(wide + step) - loss(wide - step)) / 2, rel=error)
 
 
 # --- keys in parts --------------------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ class Heads:
     @tw.function
     def __init__(self, plan, shared, tokens, keys):
         self.plan, self.tokens, self.keys, self.tid = plan, tokens, keys, tw.thread_idx.x
+        self.behind = tokens - keys
         self.thread = thread = plan.mma.get_slice(self.tid)
         sK, sV, sQ, sG = shared
         self.W = tw.shared(plan.dtype, plan.smem_w)
@@ -87,9 +88,7 @@ class Heads:
         )
         tw.clear(self.sum_k)
         tw.clear(self.sum_v)
-        self.at = tw.accumulator_rows(
-            plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.columns)))
-        )
+        self.at = tw.accumulator_rows(plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.columns))))
 
     @tw.function
     def bring(self, of_tokens, head, Q, dO, out, lse, slope):
@@ -119,17 +118,30 @@ class Heads:
 
     @tw.function
     def add(self, stage, step, scale, left, right):
-        """Add a step of tokens to dK and dV, and write their W."""
-        plan, thread, at = self.plan, self.thread, self.at
+        """Add a step of tokens to dK and dV, and write their W: zeros where they do not see the keys of the warp."""
+        plan, first = self.plan, stage * self.plan.columns
+        target = self.thread.partition_C(tw.local_tile(self.W, (plan.rows, plan.columns), (0, step)))
         S, dP = (tw.registers(tw.float32, plan.mma.partition_shape((plan.rows, plan.columns), "C")) for _ in "SP")
         tw.clear(S)
         tw.clear(dP)
+        least = tw.shuffle(tw.warp_id(), 0) * 16 + self.behind  # the token beside the first key
+        greatest = least + plan.rows - plan.threads // 2 + 15
+        if (least <= first + plan.columns - 1 + right) & (greatest >= first - left):
+            self.compute(S, dP, stage, scale, left, right)
+            tw.copy(dP.to(plan.dtype), target)
+        else:
+            tw.copy(dP.to(plan.dtype), target)
+
+    @tw.function
+    def compute(self, S, dP, stage, scale, left, right):
+        """Compute P and W, in the place of S and dP, and add their products to the sums."""
+        plan, at = self.plan, self.at
         multiply(plan, S, self.a1, self.b1, stage)
         multiply(plan, dP, self.a2, self.b2, stage)
         scores, slopes = tw.accumulator_rows(plan.mma, S), tw.accumulator_rows(plan.mma, dP)
         S *= scale
-        first, behind = stage * plan.columns, self.tokens - self.keys
-        mask(scores, at, 0, first, behind, right, left, self.tokens, plan)
+        first = stage * plan.columns
+        mask(scores, at, 0, first, self.behind, right, left, self.tokens, plan)
         for c in tw.static_range(tw.size(scores.shape[1])):
             token = at[0, c][1] + first
             top, least = self.tops[token], self.deltas[token]
@@ -138,8 +150,6 @@ class Heads:
                 share = tw.where(at[r, 0][0] < self.keys, power(scores[r, c] - top, plan.dtype), 0)
                 scores[r, c], slopes[r, c] = share, share * (slopes[r, c] - least)
         self.weights.multiply(self.sum_v, S, self.turned_g, stage)
-        target = tw.local_tile(self.W, (plan.rows, plan.columns), (0, step))
-        tw.copy(dP.to(plan.dtype), thread.partition_C(target))
         self.weights.multiply(self.sum_k, dP, self.turned_q, stage)
 
     @tw.function

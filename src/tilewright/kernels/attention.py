@@ -14,12 +14,12 @@ from tilewright.arch import Arch, default_arch
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
 from tilewright.kernels._attention_gradient_kernel import finish_tokens, gradients_by_warpgroups
+from tilewright.kernels._attention_heads_kernel import gradients_of_heads
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
+from tilewright.kernels.attention_heads import heads_plan
 from tilewright.kernels.attention_hopper import (
     NARROW,
-    SHORT,
-    SHORT_BACKWARD,
     hopper_gradient_plan,
     hopper_plan,
     is_low,
@@ -232,13 +232,13 @@ def _with_heads_as_tokens(
     return replace(problem, right=UNLIMITED), found, None if lse is None else packed(lse)
 
 
-def family_of(problem: Problem, views: Sequence[View], most: int = SHORT) -> str:
+def family_of(problem: Problem, views: Sequence[View]) -> str:
     """Return which kernels compute a call: "hopper" or "tiles". The simulator takes tiles, which are smaller.
 
-    Tiles are also for sequences of up to `most` tokens and keys.
+    Tiles are also for short sequences.
     """
     _, q, k, _ = views
-    if isinstance(problem.q.info.device, str) or is_short(q.shape[3], q.shape[2], k.shape[2], most):
+    if isinstance(problem.q.info.device, str) or is_short(q.shape[3], q.shape[2], k.shape[2]):
         return "tiles"
     return "tiles" if why_not(views, float(problem.factor), arch_of(problem.q)) else "hopper"
 
@@ -361,11 +361,30 @@ def _backward(
     others = [problem.heads(x) for x in (problem.q, problem.k, problem.v)]
     lse, *slopes = (problem.numbers(x) for x in numbers)
     slope = slopes[0] if slopes else None
+    if _gradients_of_whole_heads(problem, views, others, (grad, out, lse, slope)):
+        return
     # The gradient of q is stored by TMA, those of k and v by threads.
-    if all(family_of(problem, (x, *others), SHORT_BACKWARD) == "hopper" for x in (grad, views[0])):
+    if all(family_of(problem, (x, *others)) == "hopper" for x in (grad, views[0])):
         gradients_on_hopper(problem, views, (grad, out, lse, slope), ordered)
     else:
         _gradients_by_tiles(problem, views, grad, *numbers_of_tokens(problem, grad, out, lse, slope))
+
+
+def _gradients_of_whole_heads(
+    problem: Problem, found: Sequence[View], arrays: Sequence[View], given: tuple[View, View, View, View | None]
+) -> bool:
+    """Launch the kernel whose blocks hold a head each, if they can; say whether."""
+    (q, k, v), (grad, out, lse, slope) = arrays, given
+    if problem.is_ragged or 0 in q.shape or 0 in v.shape:
+        return False
+    vector = alignment_of((*found, *arrays, grad, out))
+    plan = heads_plan(q.dtype, q.shape[3], v.shape[3], vector, max(q.shape[2], k.shape[2]), arch_of(problem.q))
+    if plan is not None:
+        launcher(gradients_of_heads, k.shape[0] * k.shape[1], plan.threads, plan.blocks)(
+            *found, *arrays, grad, out, lse, slope, problem.sequences.views()[2], problem.factor,
+            np.float32(problem.scale), np.int32(problem.left), np.int32(problem.right), plan,
+        )  # fmt: skip
+    return plan is not None
 
 
 def numbers_of_tokens(

@@ -14,8 +14,9 @@ from tilewright.layout import Layout
 from tilewright.tiled import TiledCopy, make_tiled_copy_A
 
 MOST = 256  # tokens and keys
+_MOST_HEAD = 128
 _REGISTERS = 1 << 16  # of a multiprocessor
-_OTHER_REGISTERS = 60  # of a thread, beside sums
+_OTHER_REGISTERS = 90  # of a thread, beside sums
 
 
 @dataclass(frozen=True)
@@ -38,33 +39,34 @@ class HeadsPlan(AttentionPlan):
 
 @lru_cache(maxsize=256)
 def heads_plan(
-    dtype: DType, head: int, value_head: int, vector: int, longest: int, arch: Arch, atoms_of_warp: int | None = None, wide: int = 32
+    dtype: DType, head: int, value_head: int, vector: int, longest: int, arch: Arch, pieces: int | None = None
 ) -> HeadsPlan | None:
     """Return the plan for so many tokens and keys, or None where a block cannot hold them.
 
+    >>> from tilewright.dtypes import bfloat16
     >>> plan = heads_plan(bfloat16, 64, 64, 16, 197, Arch.parse("sm_90a"))
     >>> plan.rows, plan.part, plan.threads
     (208, 208, 416)
+
+    A warp has `pieces` of 16 keys: few, for the latency of others to be hidden, where shared memory allows it.
     """
-    if longest > MOST or instruction_of(dtype, arch).threads == 1 or max(head, value_head) > 128:
+    if longest > MOST or max(head, value_head) > _MOST_HEAD or instruction_of(dtype, arch).threads == 1:
         return None
     sizes = padded_head("q and k", head), padded_head("v", value_head)
-    each = 16 * (atoms_of_warp or 1)
-    warps = -(-longest // each)
-    rows = each * warps
     pad = VECTOR_BYTES // dtype.bytes
-    for part in (rows, rows // 2):
-        if part % (16 * warps):
-            continue
-        columns = next(n for n in (wide, 32, 16) if part % n == 0)
+    for each in (pieces,) if pieces else (1, 2):
+        warps = -(-longest // (16 * each))
+        rows, sums = 16 * each * warps, each * sum(sizes) // 2  # registers
+        part = rows // each
+        columns = 32 if part % 32 == 0 else 16
         plan = plan_of(dtype, sizes, (rows, columns, rows // columns), vector, arch, True, warps)
-        smem_w = Layout((rows, part), (part + pad, 1))
-        holds = [filling(dtype, part, size, vector, plan.threads, None) for size in sizes]
         size = plan.shared_bytes(True) + rows * (part + pad) * dtype.bytes + 8 * rows
-        blocks = min(arch.shared_bytes_optin // (size + 1024), _REGISTERS // (plan.threads * 128), 8)
-        if blocks or size < arch.shared_bytes_optin:
+        if sums <= 128 and 32 * warps * (sums + _OTHER_REGISTERS) <= _REGISTERS and size <= arch.shared_bytes_optin:
+            blocks = min(arch.shared_bytes_optin // (size + 1024), _REGISTERS // (32 * warps * (sums + 64)))
+            holds = [filling(dtype, part, size, vector, plan.threads, None) for size in sizes]
             return HeadsPlan(
-                **vars(plan), part=part, smem_w=smem_w, load_w=make_tiled_copy_A(atoms.SM75_U16x8_LDSM_T, plan.mma),
-                hold1=holds[0], hold2=holds[1], blocks=max(blocks, 1),
+                **vars(plan), part=part, smem_w=Layout((rows, part), (part + pad, 1)),
+                load_w=make_tiled_copy_A(atoms.SM75_U16x8_LDSM_T, plan.mma), hold1=holds[0], hold2=holds[1],
+                blocks=max(blocks, 1),
             )  # fmt: skip
     return None

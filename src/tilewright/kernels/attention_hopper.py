@@ -18,7 +18,7 @@ HEADS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
-SHORT, SHORT_BACKWARD = 64, 80  # tokens and keys up to which tiles of mma.sync took less time on an H200
+SHORT = 64  # tokens and keys up to which tiles of mma.sync took less time on an H200
 # By the head: keys, and stages of Q and of K and V.
 _NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 256: (64, 1, 5)}
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
@@ -75,12 +75,12 @@ def is_low(elements: int, tokens: int) -> bool:
     return filled(elements) == 64 and 1.2 * 128 * -(-tokens // 128) < 192 * -(-tokens // 192)
 
 
-def is_short(elements: int, tokens: int, keys: int, most: int) -> bool:
+def is_short(elements: int, tokens: int, keys: int) -> bool:
     """Say whether several small blocks of a multiprocessor serve sequences better than a large one that stays.
 
-    `most` tokens and keys are those of a tile or two, of heads of 64 elements; longer heads have more to multiply.
+    They do for a tile of tokens and one of keys, of heads of 64 elements; longer heads have more to multiply.
     """
-    return filled(elements) == 64 and max(tokens, keys) <= most
+    return filled(elements) == 64 and max(tokens, keys) <= SHORT
 
 
 def keys_of(keys: int, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -11,16 +12,11 @@ import pytest
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.kernels._attention_gradient_kernel import gradients_by_warpgroups
+from tilewright.kernels._attention_heads_kernel import gradients_of_heads
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend
-from tilewright.kernels.attention_hopper import (
-    SHORT,
-    SHORT_BACKWARD,
-    hopper_gradient_plan,
-    hopper_plan,
-    is_short,
-    why_not,
-)
+from tilewright.kernels.attention_heads import heads_plan
+from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, is_short, why_not
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.views import view
@@ -95,9 +91,10 @@ def test_gradients_of_q_may_have_any_strides(head: int, row: int, first: int, mo
     q, k, v, grad = (random.standard_normal((1, 1, 5, 64)).astype(np.float16)[..., :head] for _ in range(4))
     out, lse = tw.attention(q, k, v, statistics=True)
     expected = tw.attention_backward(grad, q, k, v, out, lse)
+    monkeypatch.setattr("tilewright.kernels.attention.heads_plan", lambda *_: None)
     monkeypatch.setattr(
         "tilewright.kernels.attention.family_of",
-        lambda problem, views, most: "tiles" if why_not(views, float(problem.factor), HOPPER) else "hopper",
+        lambda problem, views: "tiles" if why_not(views, float(problem.factor), HOPPER) else "hopper",
     )
     dq = np.zeros((1, 1, 5, row), np.float16)[..., first:][..., :head]
     found = tw.attention_backward(grad, q, k, v, out, lse, dq=dq)
@@ -105,21 +102,45 @@ def test_gradients_of_q_may_have_any_strides(head: int, row: int, first: int, mo
 
 
 @pytest.mark.parametrize(
-    ("tokens", "keys", "head", "forward", "backward"),
-    [
-        (64, 64, 64, "tiles", "tiles"),
-        (64, 65, 64, "hopper", "tiles"),
-        (80, 77, 48, "hopper", "tiles"),
-        (81, 20, 64, "hopper", "hopper"),
-        (16, 16, 128, "hopper", "hopper"),
-        (1, 4096, 64, "hopper", "hopper"),
-    ],
+    ("tokens", "keys", "head", "expected"),
+    [(64, 64, 64, True), (64, 65, 64, False), (50, 20, 48, True), (16, 16, 128, False), (1, 4096, 64, False)],
 )
 def test_short_sequences_have_several_blocks_of_a_multiprocessor(
-    tokens: int, keys: int, head: int, forward: str, backward: str
+    tokens: int, keys: int, head: int, expected: bool
 ) -> None:
-    for most, expected in ((SHORT, forward), (SHORT_BACKWARD, backward)):
-        assert ("tiles" if is_short(head, tokens, keys, most) else "hopper") == expected
+    assert is_short(head, tokens, keys) == expected
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
+def test_whole_heads_fit_into_a_block(arch: str) -> None:
+    """Shared memory and registers are enough, every token and key has a row, and each product has whole tiles."""
+    target, most = Arch.parse(arch), 0
+    for head, longest in itertools.product((8, 64, 80, 128, 200), (1, 16, 17, 77, 128, 197, 224, 256, 257)):
+        plan = heads_plan(tw.bfloat16, head, head, 16, longest, target)
+        if plan is None:
+            continue
+        most = max(most, longest) if head == 64 else most
+        assert longest <= plan.rows < longest + 32 and plan.rows == plan.columns * plan.stages
+        assert plan.rows % plan.part == plan.part % plan.columns == plan.part % (plan.threads // 2) == 0
+        size = 2 * (2 * plan.rows * (plan.head + 8 + plan.value_head + 8) + plan.smem_w.cosize) + 8 * plan.rows
+        assert size <= target.shared_bytes_optin and plan.blocks * plan.threads <= 2048
+    assert most == {"sm_80": 128, "sm_86": 128, "sm_90a": 256}[arch]
+    assert heads_plan(tw.float32, 64, 64, 16, 64, target) is heads_plan(tw.bfloat16, 64, 64, 16, 257, target) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "longest"),
+    [(64, 77), *(pytest.param(*x, marks=pytest.mark.slow)
+                 for x in ((16, 16), (32, 49), (64, 50), (64, 128), (64, 197), (64, 256), (96, 100), (128, 128)))],
+)  # fmt: skip
+def test_gradients_of_whole_heads_fit_into_registers(head: int, longest: int) -> None:
+    plan = heads_plan(tw.bfloat16, head, head, 16, longest, HOPPER)
+    assert plan is not None
+    x, lse = tw.spec(tw.bfloat16, (2, 4, longest, head)), tw.spec(tw.float32, (2, 4, longest))
+    numbers = np.float32(0.1), np.float32(0.1), np.int32(1), np.int32(1)
+    kernel = gradients_of_heads.configure(min_blocks=plan.blocks)
+    lowered = kernel.lower(*[x] * 8, lse, None, None, *numbers, plan, arch="sm_90a", block=plan.threads)
+    assert lowered.module.resources.spill_loads <= 32, lowered.module.resources
 
 
 MASKS = [(left, right) for left in (False, True) for right in (False, True)]
