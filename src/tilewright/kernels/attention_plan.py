@@ -133,6 +133,7 @@ def _tiles(dtype: DType, longest: int, arch: Arch) -> Iterator[tuple[int, int, i
 
 
 def instruction_of(dtype: DType, arch: Arch) -> MMAAtom:
+    """Return what multiplies elements of a type: multiply-adds where a target has no matrix instruction for it."""
     found = instruction_for(dtype, dtype, dtype, arch) if dtype in (float16, bfloat16) else None
     return found or UniversalFMA(float64 if dtype == float64 else float32, dtype)
 
