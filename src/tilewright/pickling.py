@@ -9,11 +9,14 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
+from dataclasses import fields
 from functools import cached_property
-from typing import Any, NoReturn  # Any: what is pickled is anything
+from typing import Any, NoReturn, TypeVar  # Any: what is pickled is anything
 
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
+
+C = TypeVar("C", bound=type)
 
 _MOST_WRAPPERS = 16  # decorators that are looked through
 
@@ -103,6 +106,15 @@ def without_caches(thing: Any, *more: str) -> dict[str, Any]:
         for name, value in vars(thing).items()
         if name not in more and not isinstance(getattr(kind, name, None), cached_property)
     }
+
+
+def hashed_once(kind: C) -> C:
+    """Let a frozen dataclass work out its hash once, for every launch looks it up; return the class."""
+    hashed: Any = cached_property(lambda self: hash(tuple(getattr(self, field.name) for field in fields(self))))
+    hashed.__set_name__(kind, "_hash")
+    made: Any = kind
+    made._hash, made.__hash__, made.__getstate__ = hashed, lambda self: self._hash, without_caches
+    return kind
 
 
 def with_own_containers(thing: Any) -> Any:

@@ -201,7 +201,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """A package as pip installs it: its examples are in an archive, none lie beside it."""
     package = tmp_path / "lib" / "site" / "tilewright"
     package.mkdir(parents=True)
-    with tarfile.open(package / "examples.tar.xz", "w:xz") as archive:
+    with tarfile.open(package / "examples.tar.bz2", "w:bz2") as archive:
         for path in (EXAMPLES / "01_copy.py", EXAMPLES / "_tour.py"):
             archive.add(path, path.name)
     monkeypatch.setattr("tilewright.source.__file__", str(package / "source.py"))
@@ -219,7 +219,7 @@ def test_examples_of_an_installed_package_are_unpacked(installed: Path) -> None:
 
 
 def test_an_installation_without_examples_says_so(installed: Path) -> None:
-    (installed / "examples.tar.xz").unlink()
+    (installed / "examples.tar.bz2").unlink()
     with pytest.raises(ArgumentError, match="this installation of tilewright has no examples"):
         examples_folder()
 

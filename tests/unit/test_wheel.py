@@ -55,7 +55,7 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     for name, digest, length in rows[:-1]:
         expected = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode().rstrip("=")
         assert (digest, length) == (f"sha256={expected}", str(len(files[name])))
-    with tarfile.open(fileobj=BytesIO(files["tilewright/examples.tar.xz"])) as archive:
+    with tarfile.open(fileobj=BytesIO(files["tilewright/examples.tar.bz2"])) as archive:
         packed = {f"tilewright/examples/{name}": archive.extractfile(name).read() for name in archive.getnames()}
     assert packed == {name: content for name, content in plain.items() if name.startswith("tilewright/examples/")}
     parts = bz2.decompress(files["tilewright/sources.bz2"]).split(b"\0")
@@ -64,7 +64,7 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     assert sources == {name: build.lean_c(plain[name]) for name in in_c}
     assert {f"tilewright/{name}" for name in (*compiled.LAUNCHER.sources, "torch/calls.cpp")} <= set(sources)
     modules = {name for name in plain if name not in packed and name not in sources}
-    archives = {f"tilewright/{name}" for name in ("examples.tar.xz", "sources.bz2")}
+    archives = {f"tilewright/{name}" for name in ("examples.tar.bz2", "sources.bz2")}
     assert modules == set(files) - {"tilewright.dist-info/RECORD"} - archives
 
 

@@ -109,7 +109,7 @@ class Report:
 def examples_folder() -> Path:
     """Return the folder of the examples: of the checkout, or a temporary one of what an installed package holds."""
     package = Path(tilewright.source.__file__).resolve().parent
-    folder, archive = package.parent.parent / "examples", package / "examples.tar.xz"
+    folder, archive = package.parent.parent / "examples", package / "examples.tar.bz2"
     if any(folder.glob("*.py")):
         return folder
     if not archive.is_file():

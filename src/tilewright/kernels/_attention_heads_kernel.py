@@ -88,9 +88,7 @@ class Heads:
         )
         tw.clear(self.sum_k)
         tw.clear(self.sum_v)
-        self.at = tw.accumulator_rows(
-            plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.columns)))
-        )
+        self.at = tw.accumulator_rows(plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.columns))))
 
     @tw.function
     def bring(self, of_tokens, head, Q, dO, out, lse, slope):

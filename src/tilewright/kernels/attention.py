@@ -19,7 +19,9 @@ from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend, gradient_of_tokens, gradients_of_keys, sum_products
 from tilewright.kernels.attention_heads import heads_plan
 from tilewright.kernels.attention_hopper import (
+    CACHED,
     NARROW,
+    heads_together,
     hopper_gradient_plan,
     hopper_plan,
     is_low,
@@ -37,7 +39,6 @@ from tilewright.runtime import driver
 from tilewright.runtime.views import View
 
 BEHIND = 128  # more than the columns of a tile that are behind the last token
-CACHED = 1 << 26  # bytes of tokens or keys that are taken together, near what the L2 cache keeps
 _RESIDENT = 2  # blocks of tiles of 16 bits on a multiprocessor, by their shared memory
 UNLIMITED = 1 << 30  # tokens: more than any sequence has
 Window = tuple[int | None, int | None]
@@ -275,17 +276,6 @@ def by_warpgroups(
         )
 
     launch_parts(launch, out, lse, parts, problem.make, arch_of(problem.q))
-
-
-def heads_together(views: Sequence[View], grid: int) -> int:
-    """Return how many heads a causal mask's tiles are taken of in turn: all, or a part whose keys L2 keeps.
-
-    The part divides the grid into at most 6, so that blocks still get tiles of all lengths.
-    """
-    _, q, k, _ = views
-    heads, of_head = q.shape[0] * q.shape[1], 2 * math.prod(k.shape) * k.dtype.bytes // (q.shape[0] * q.shape[1])
-    parts = (grid // n for n in range(1, 7) if grid % n == 0)
-    return min(heads, next((n for n in parts if min(n, heads) * of_head <= CACHED), heads))
 
 
 def q_and_keys(views: Sequence[View]) -> int:

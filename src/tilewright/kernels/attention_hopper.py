@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,7 @@ HEADS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
+CACHED = 1 << 26  # bytes of tokens or keys that are taken together, near what the L2 cache keeps
 SHORT = 64  # tokens and keys up to which tiles of mma.sync took less time on an H200
 # By the head: keys, and stages of Q and of K and V.
 _NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 256: (64, 1, 5)}
@@ -91,6 +93,17 @@ def keys_of(keys: int, most: int) -> int:
     """
     each = -(-keys // -(-keys // most))
     return min(most, -(-each // 16) * 16)
+
+
+def heads_together(views: Sequence[View], grid: int) -> int:
+    """Return how many heads a causal mask's tiles are taken of in turn: all, or a part whose keys L2 keeps.
+
+    The part divides the grid into at most 6, so that blocks still get tiles of all lengths.
+    """
+    _, q, k, _ = views
+    heads, of_head = q.shape[0] * q.shape[1], 2 * math.prod(k.shape) * k.dtype.bytes // (q.shape[0] * q.shape[1])
+    parts = (grid // n for n in range(1, 7) if grid % n == 0)
+    return min(heads, next((n for n in parts if min(n, heads) * of_head <= CACHED), heads))
 
 
 @lru_cache(maxsize=64)

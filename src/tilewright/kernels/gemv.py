@@ -7,8 +7,8 @@ multiply exactly, is as fast as memory. The kernel is `_gemv_kernel`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from tilewright.arch import VECTOR_BYTES, Arch, blocks_allowed
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64
@@ -19,6 +19,7 @@ from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
+from tilewright.pickling import hashed_once
 
 MOST, THREADS, AHEAD, LINE = 8, 256, 8, 128
 _TYPES = (float16, bfloat16, float32, float64)
@@ -30,6 +31,7 @@ _HALVES_US = 1.0
 _ROW_BYTES = 12  # what a row of K costs beside its bytes
 
 
+@hashed_once
 @dataclass(frozen=True)
 class GemvPlan:
     """What the kernel knows at compile time.
@@ -50,13 +52,6 @@ class GemvPlan:
     accumulator: DType
     epilogue: ElementEpilogue
     threads: int = THREADS
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # every launch looks its plan up
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @property
     def shares(self) -> int:

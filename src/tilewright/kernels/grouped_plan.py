@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.dtypes import DType
 from tilewright.kernels.hopper_plan import HopperPlan
 from tilewright.kernels.multistage_plan import Plan
+from tilewright.pickling import hashed_once
 from tilewright.schedulers import Groups
 
 Ragged = Literal["M", "K", "none"]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class GroupedPlan:
     """Which mode is ragged, in which order tiles come, and a tile's plan.
@@ -31,14 +32,7 @@ class GroupedPlan:
     majors: tuple[str, ...] = ()
     fills: bool = True
 
-    def __hash__(self) -> int:
-        return self._hash
-
     @property
     def rest(self) -> int:
         """How many groups follow those of the offsets: one of the rows that belong to none, where they become 0."""
         return 1 if self.ragged == "M" and self.fills else 0
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))

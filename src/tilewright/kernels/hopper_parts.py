@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any  # Any: views of any library
 
@@ -29,6 +29,7 @@ from tilewright.kernels.model import Machine, Prediction, pass_us
 from tilewright.kernels.precision import Parts
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
+from tilewright.pickling import hashed_once
 from tilewright.runtime.views import View
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW
@@ -63,6 +64,7 @@ class CutPlan:
     vector: int
 
 
+@hashed_once
 @dataclass(frozen=True)
 class PartsPlan:
     """What the kernel knows: the parts, how many tiles of K of all parts the ring holds, and the plan of a product.
@@ -73,13 +75,6 @@ class PartsPlan:
     parts: Parts
     stages: int
     product: HopperPlan
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
 
 class HopperParts(Hopper):

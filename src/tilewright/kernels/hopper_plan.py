@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from tilewright import atoms
@@ -24,6 +24,7 @@ from tilewright.kernels.blocks import ScaleReads, scale_reads
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.layout import ComposedLayout, Layout, tile_to_shape
+from tilewright.pickling import hashed_once
 from tilewright.schedulers import Grouped, Scheduler
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_C, make_tiled_mma
 from tilewright.transactions import ROW
@@ -105,6 +106,7 @@ class StreamConfiguration(HopperConfiguration):
     streams = True
 
 
+@hashed_once
 @dataclass(frozen=True)
 class HopperPlan:
     """The tiles of a kernel, how they are copied and multiplied, and how results are written.
@@ -145,13 +147,6 @@ class HopperPlan:
     kept: tuple[int | None, int | None] = (None, None)
     follows: bool = False
     streams: bool = False  # blocks share the K of the tiles behind whole waves
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # every launch looks its plan up
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @property
     def results(self) -> tuple[int, int]:

@@ -6,8 +6,8 @@ Tiles of an operand pass from global to shared memory, and from there to the fra
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 
 from tilewright import atoms
@@ -32,6 +32,7 @@ from tilewright.kernels.epilogue import EpiloguePlan, plan_epilogue
 from tilewright.kernels.precision import CHUNK, Parts
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
+from tilewright.pickling import hashed_once
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 from tilewright.transactions import ROW
 
@@ -62,6 +63,7 @@ class OperandPlan:
         return self.rows // self.parts
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Plan:
     """The tiles of a kernel, how they are copied and multiplied, and the epilogue."""
@@ -77,13 +79,6 @@ class Plan:
     parts: Parts | None = None
     is_split: bool = False  # whether a block takes one split of K, and D has a matrix for each split
     blocks: tuple[ScaleReads, ...] = ()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # every launch looks its plan up
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @property
     def threads(self) -> int:

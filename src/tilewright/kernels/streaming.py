@@ -7,8 +7,8 @@ yet, and `predict` is a formula that leaves the choice to families which were.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch, blocks_allowed
@@ -20,6 +20,7 @@ from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
+from tilewright.pickling import hashed_once
 from tilewright.tiled import TiledMMA, make_tiled_mma
 
 CHUNK, COLUMNS, MAX_ROWS = 128, 16, 16
@@ -28,6 +29,7 @@ CHUNK, COLUMNS, MAX_ROWS = 128, 16, 16
 _LATENCY_US, _START_US = 0.8, 4.0
 
 
+@hashed_once
 @dataclass(frozen=True)
 class StreamingPlan:
     """What the kernel knows at compile time: a block has `tokens` rows of A, and `shares` warps divide K."""
@@ -36,13 +38,6 @@ class StreamingPlan:
     shares: int
     mma: TiledMMA
     epilogue: ElementEpilogue
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # every launch looks its plan up
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @property
     def threads(self) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tilewright.kernels.model import Machine, Prediction, resident_blocks
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
+from tilewright.pickling import hashed_once
 from tilewright.transactions import ROW, wavefronts
 
 MOST, DEEPEST = 64, 128  # rows or columns, and K
@@ -58,6 +59,7 @@ class TinySide:
     wavefronts: float  # that a warp takes to read an element of K of its rows
 
 
+@hashed_once
 @dataclass(frozen=True)
 class TinyPlan:
     """What the kernel knows at compile time: a block has `matrices` of the batch, and a `depth` of K at a time.
@@ -79,13 +81,6 @@ class TinyPlan:
     width: int
     unroll: int
     epilogue: ElementEpilogue
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # every launch looks its plan up
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
 
 @dataclass(frozen=True)

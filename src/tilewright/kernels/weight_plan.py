@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
 
 from tilewright import atoms
 from tilewright.arch import Arch
@@ -16,9 +15,11 @@ from tilewright.kernels.problem import Problem
 from tilewright.kernels.weights import STEPS, TILE, WeightFormat
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
+from tilewright.pickling import hashed_once
 from tilewright.tiled import TiledMMA
 
 
+@hashed_once
 @dataclass(frozen=True)
 class WeightPlan:
     """What a kernel knows at compile time: a block has `tokens` rows of x and `block_tiles` tiles of 16 columns.
@@ -33,13 +34,6 @@ class WeightPlan:
     shares: int
     mma: TiledMMA  # of the warps that have one share of K
     epilogue: ElementEpilogue
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # every launch looks its plan up
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @property
     def threads(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from tilewright.arguments import instance
@@ -32,7 +31,7 @@ from tilewright.layout import (
 from tilewright.layout.display import Displayed
 from tilewright.layout.layouts import flat_modes, from_modes, inside, modes_of
 from tilewright.layout.tuples import product_each, show, tuple_size
-from tilewright.pickling import without_caches
+from tilewright.pickling import hashed_once
 from tilewright.tensors import Tensor
 from tilewright.tiled.mma import TiledMMA, slice_engine
 
@@ -48,6 +47,7 @@ def _check(function: str, atom: object, *, mma: object = _UNSET, copy: object = 
         instance(function, "copy", copy, TiledCopy, "a TiledCopy", "tw.make_tiled_copy(atom, ...) makes one")
 
 
+@hashed_once
 @dataclass(frozen=True)
 class TiledCopy(Displayed):
     """A copy by many threads: `layout_tv` maps (thread, value) to an element of a tile, `tiler` gives the tile.
@@ -80,16 +80,6 @@ class TiledCopy(Displayed):
                 f"TiledCopy: {threads} threads x {values} values do not fill a tile of {show(self.tile_shape)}",
                 details=[f"layout_tv = {self.layout_tv}    tiler = {show(self.tiler)}"],
             )
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.atom, self.layout_tv, self.tiler))
-
-    def __hash__(self) -> int:
-        return self._hash  # looked up at every launch
-
-    def __getstate__(self) -> dict[str, Any]:
-        return without_caches(self)  # hashes of text differ from process to process
 
     @property
     def size(self) -> int:

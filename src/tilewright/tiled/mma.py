@@ -25,7 +25,7 @@ from tilewright.layout import (
 from tilewright.layout.display import Displayed
 from tilewright.layout.layouts import from_modes, inside, modes_of
 from tilewright.layout.tuples import show, tuple_size
-from tilewright.pickling import without_caches
+from tilewright.pickling import hashed_once
 from tilewright.tensors import Tensor, compact_fragment, make_fragment_like
 
 Operand = Literal["A", "B", "C", "D", "E"]
@@ -38,6 +38,7 @@ def _modes_of(function: str, operand: str) -> tuple[int, int]:
     return _MODES[one_of(function, "operand", operand, tuple(_MODES))]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class TiledMMA(Displayed):
     """A matrix product by many threads: an atom, repeated over threads in M, N and K, and over values.
@@ -78,16 +79,6 @@ class TiledMMA(Displayed):
                     details=[f"atom_layout = {self.atom_layout}    atom shape = {show(self.atom.shape_mnk)}"],
                     help=f"use a multiple of {covered}, or a layout that permutes such a number of elements",
                 )
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.atom, self.atom_layout, self.permutations))
-
-    def __hash__(self) -> int:
-        return self._hash  # looked up at every launch
-
-    def __getstate__(self) -> dict[str, Any]:
-        return without_caches(self)  # hashes of text differ from process to process
 
     @cached_property
     def thr_layout_vmnk(self) -> Layout:
