@@ -128,6 +128,7 @@ class Family(ABC):
     takes_parts: ClassVar[bool] = False  # whether the kernel multiplies float32 in parts where the problem asks for it
 
     takes_further: ClassVar[bool] = False  # whether the kernel has results beside D where the problem asks for them
+    follows_packing: ClassVar[bool] = False  # whether its launch begins beside that of a packing
     takes_pairs: ClassVar[bool] = False  # whether the epilogue may take the accumulators of pairs of columns
 
     def begins_early(self, configuration: Configuration) -> bool:
@@ -177,7 +178,7 @@ class Family(ABC):
         )
         sides = zip(packed, (problem.a, problem.b), (problem.m, problem.columns), strict=True)
         bytes = sum(rows * problem.k * problem.batch * x.dtype.bytes for is_packed, x, rows in sides if is_packed)
-        before = packing_us(bytes, machine)
+        before = packing_us(bytes, machine, self.follows_packing)
         misplaced = needs.d.unmet(problem.d)
         found = []
         for configuration in self.configurations(read, machine.arch):

@@ -177,6 +177,7 @@ class Hopper(Family):
     name = "hopper"
     takes_further = True
     takes_pairs = True
+    follows_packing = True
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
@@ -249,8 +250,10 @@ class Hopper(Family):
             finish *= (1 + problem.d.dtype.bytes) / 3  # an estimate that orders tiles of float32 as they were measured
         if not (problem.is_whole_vectors or c.is_swapped or (c.splits > 1 and not c.adds_in_cluster)):
             finish *= _BY_ROWS_ALONE if c.is_ping_pong else _BY_ROWS
-        if problem.d.alignment < VECTOR_BYTES:  # they leave an element at a time
-            finish += m * n * _ELEMENT_US / (WARPGROUP if c.is_ping_pong else c.threads - WARPGROUP) / owners
+        if problem.d.alignment < VECTOR_BYTES:  # they leave an element at a time, and those behind D do not
+            if not c.is_swapped:
+                finish += m * n * _ELEMENT_US / (WARPGROUP if c.is_ping_pong else c.threads - WARPGROUP) / owners
+            finish *= rows * columns * problem.batch * c.splits / (tiles * m * n)
         adding = 0.0
         if c.streams:
             clusters = machine.multiprocessors // c.cluster

@@ -31,8 +31,12 @@ from tilewright.dtypes import DType
 from tilewright.kernels.problem import Configuration, Problem
 
 # What a wave takes beside its steps: the first tiles' way through memory, and the epilogue, which grows with the tile.
-# Both from the same measurements, less the microseconds of a launch, which a pass that packs an operand takes.
+# Both from the same measurements, less the microseconds of a launch, which a further pass takes.
 _WAVE_US, _EPILOGUE_US, _LAUNCH_US = 1.0, 3.0 / (128 * 256), 2.5
+# Blocks of a multiprocessor among which a store of 4 or 8 bytes an element is hidden behind others' products; and how
+# often more each byte of D passes, by its bytes an element, where pairs of elements are not aligned and threads write a
+# few bytes of a sector at once. Both fitted to products of a short K on an H200.
+_HIDING, _SECTORS = 3, {2: 6, 4: 4}
 _START_US = 1.3  # what small products took longer than that on an H200, as a node of a graph
 
 
@@ -161,16 +165,21 @@ def predict_waves(
     splits = configuration.splits
     tiles = -(-problem.m // m) * -(-problem.columns // n) * problem.batch * splits
     steps = math.ceil(math.ceil(problem.k / k) / splits)
-    blocks = min(blocks, len(steps_us))
+    blocks, size = min(blocks, len(steps_us)), problem.d.dtype.bytes
+    busy = min(tiles, machine.multiprocessors)
+    stored = m * n * (size if splits == 1 else problem.accumulator.bytes) * busy / machine.bandwidth * (size >= 4)
 
     def wave(held: int) -> float:
-        return steps * steps_us[held - 1] + _WAVE_US + held * m * n * _EPILOGUE_US
+        exposed = max(_HIDING - held, 0) / (_HIDING - 1) * held * stored
+        return steps * steps_us[held - 1] + _WAVE_US + held * m * n * _EPILOGUE_US + exposed
 
     full, left = divmod(tiles, machine.multiprocessors * blocks)
     compute = _START_US + full * wave(blocks)
     if left:
         compute += wave(-(-left // machine.multiprocessors))
     memory, adding = problem.bytes / machine.bandwidth, 0.0
+    if splits == 1 and problem.d.alignment < 2 * size:
+        memory += _SECTORS.get(size, 0) * problem.m * problem.n * problem.batch * size / machine.bandwidth
     if splits > 1:
         # The sums are written by this kernel and read by the next, if no cache holds them.
         sums = splits * problem.m * problem.n * problem.batch * problem.accumulator.bytes / machine.bandwidth
@@ -187,11 +196,14 @@ def resident_blocks(threads: int, accumulators: int, shared_bytes: int, arch: Ar
     return max(1, min(blocks_allowed(arch, threads=threads, registers=registers, shared_bytes=shared_bytes).values()))
 
 
-def packing_us(bytes: int, machine: Machine) -> float:
-    """Return what packing operands of so many bytes takes, which one launch reads and writes."""
-    return pass_us(2 * bytes, machine) if bytes else 0.0
+def packing_us(bytes: int, machine: Machine, follows: bool) -> float:
+    """Return what packing operands of so many bytes takes, which one launch reads and writes.
+
+    Of a product that `follows`, whose launch begins beside it, only the pass itself is waited for.
+    """
+    return pass_us(2 * bytes, machine) + _LAUNCH_US * (not follows) if bytes else 0.0
 
 
 def pass_us(bytes: int, machine: Machine) -> float:
-    """Return what a pass over so many bytes takes: a launch, and the bytes at the bandwidth of memory."""
-    return _LAUNCH_US + _WAVE_US + bytes / machine.bandwidth
+    """Return what a pass over so many bytes takes, at the bandwidth of memory, without its launch."""
+    return _WAVE_US + bytes / machine.bandwidth

@@ -104,7 +104,13 @@ _BLOCKS: Mapping[Tiling, int] = MappingProxyType({((100, 100, 25), (1, 4), 3): 3
 # How much longer a step of products in parts takes than its products: fragments are cut, and chunks added. What the
 # fastest at 4096 cubed took on an H200 (1.26 times of tf32x3; 1.9 and 1.6 of bf16x6 and bf16x9).
 _CUTTING: Mapping[DType, float] = MappingProxyType({t.tfloat32: 1.26, t.bfloat16: 1.75})
-_CUTTING_LARGE = 1.04  # of tf32x3 in tiles of 128 x 128: 478 us for 100 x 100 x 1000000, 271 for 2048 cubed
+# Of tf32x3 in tiles of 128 x 128 (478 us for 100 x 100 x 1000000, 271 for 2048 cubed) and of 32 x 64 (11 us for 1121 x
+# 198 x 213, where 64 x 64 takes 9.7).
+_CUTTING_OF = {(128, 128): 1.04, (32, 64): 1.4}
+
+# Of a step that multiplies by tensor cores, for each further copy that its rows need in place of one of 16 bytes: on an
+# H200 1.2 to 1.3 times as long by 8 bytes, and 1.5 to 2.6 times by 4.
+_NARROW = 0.3
 
 # Of products in parts, by the type of a part: those for which NVRTC 13 spills no registers. The parts and the sums of
 # chunks take them, beside the accumulators. The formula of `StepTimes` predicts them.
@@ -181,12 +187,16 @@ class Multistage(Family):
         self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
     ) -> Prediction:
         blocks = _resident(problem, configuration, resources, machine.arch)
-        parts = problem.parts
+        parts, narrowest = problem.parts, min(problem.a.alignment, problem.b.alignment)
         products = 1 if parts is None else len(parts.products)
         steps_us = STEP_TIMES.steps_us(problem.compute, configuration, blocks, machine, products)
         if parts is not None:
-            is_large = parts.part is t.tfloat32 and configuration.tile[:2] == (128, 128)
-            steps_us = tuple((_CUTTING_LARGE if is_large else _CUTTING[parts.part]) * us for us in steps_us)
+            cutting = _CUTTING[parts.part]
+            if parts.part is t.tfloat32:
+                cutting = _CUTTING_OF.get(configuration.tile[:2], cutting)
+            steps_us = tuple(cutting * us for us in steps_us)
+        elif problem.compute.bytes < 8 and problem.compute is not t.float32:
+            steps_us = tuple((1 + _NARROW * (VECTOR_BYTES / narrowest - 1)) * us for us in steps_us)
         return predict_waves(problem, configuration, blocks, steps_us, machine)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
