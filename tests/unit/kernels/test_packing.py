@@ -33,7 +33,7 @@ from tilewright.runtime.views import view
 )
 def test_what_no_wide_copy_reads_is_packed(dtype: tw.DType, strides: tuple[int, int], is_packed: bool) -> None:
     a, b = tw.spec(dtype, (40, 36), stride=strides), tw.spec(dtype, (36, 64), stride=(1, 48))
-    found = tw.matmul.explain(a, b).to_dict()["problem"]
+    found = tw.matmul.explain(a, b, arch="sm_80").to_dict()["problem"]  # Hopper packs where TMA would be faster
     assert found["packed_first"] == (["a"] if is_packed else [])
     if is_packed:
         assert found["a"] == {"dtype": str(dtype), "major": "K", "alignment": 16}

@@ -150,8 +150,10 @@ def test_it_is_chosen_for_many_tiny_matrices(arch: str, dtype: tw.DType) -> None
 
 
 def test_it_is_chosen_for_what_it_was_made_for() -> None:
-    for extents in ((4096, 16, 16, 64), (1024, 32, 32, 32), (64, 49, 32, 49)):
+    for extents in ((4096, 16, 16, 64), (1024, 32, 32, 32)):
         assert {chosen(*extents, dtype, arch="sm_90a") for dtype in (tw.bfloat16, tw.float32)} == {"tiny"}
+    # Measured: 3.0 us in float32; in bfloat16 3.7, and 3.4 by Hopper's tiles.
+    assert [chosen(64, 49, 32, 49, dtype, arch="sm_90a") for dtype in (tw.bfloat16, tw.float32)] == ["hopper", "tiny"]
 
 
 @pytest.mark.parametrize("dtype", [tw.bfloat16, tw.float16], ids=str)
