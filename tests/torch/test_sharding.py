@@ -136,6 +136,17 @@ def operators_take_dtensors(mesh: Any) -> None:
     assert torch.allclose(every.full_tensor(), functional.scaled_dot_product_attention(x, x, x), atol=1e-5)
 
 
+def gradients_of_attention(mesh: Any) -> None:
+    """Of two results one is unused, and autograd makes zeros for it that are no DTensor."""
+    whole = [torch.randn(1, 2, 4, 8).requires_grad_() for _ in range(3)]
+    slope = torch.randn(1, 2, 4, 8)
+    functional.scaled_dot_product_attention(*whole, is_causal=True).backward(slope)
+    parts = [distribute_tensor(x.detach(), mesh, [Shard(1)]).requires_grad_() for x in whole]
+    tw.torch.attention(*parts, causal=True).backward(distribute_tensor(slope, mesh, [Shard(1)]))
+    for part, x in zip(parts, whole, strict=True):
+        assert part.grad.placements == (Shard(1),) and torch.allclose(part.grad.full_tensor(), x.grad, atol=1e-5)
+
+
 def losses_of_parts(mesh: Any) -> None:
     logits, labels = torch.randn(4, 6), torch.tensor([5, 0, -100, 2])
     leaf = logits.clone().requires_grad_()
@@ -210,6 +221,7 @@ def two_ranks(folder: Path) -> None:
     compare(mesh, PLAN, torch.randn(2, 4, 8), 12, patch_first=True)
     compare(mesh, SEQUENCE_PLAN, distribute_tensor(torch.randn(2, 4, 8), mesh, [Shard(1)]), 12, patch_first=False)
     operators_take_dtensors(mesh)
+    gradients_of_attention(mesh)
     losses_of_parts(mesh)
     torch_rings_take_the_operator(mesh)
     alone = init_device_mesh("cpu", (2, 1), mesh_dim_names=("others", "alone"))["alone"]
