@@ -123,6 +123,13 @@ def operators_take_dtensors(mesh: Any) -> None:
     half = tw.torch.matmul(*parts, out_dtype=torch.float16)
     assert half.dtype == torch.float16 == half.to_local().dtype
 
+    given = [distribute_tensor(x, mesh, [Shard(0)]).requires_grad_() for x in (a, b)]
+    dropped = tw.torch.matmul(*given, dropout=0.5, seed=1, precision="ieee")
+    dropped.sum().backward()  # the mask of the whole result, forward and backward
+    mask = (dropped.full_tensor() != 0) * 2.0
+    assert torch.allclose(dropped.full_tensor(), a @ b * mask, atol=1e-5)
+    assert torch.allclose(given[0].grad.full_tensor(), mask @ b.T, atol=1e-5)
+
     x = torch.randn(1, 2, 4, 8)
     expected = functional.scaled_dot_product_attention(x, x, x, is_causal=True)
     for place, became in ((Shard(1), Shard(1)), (Shard(2), Replicate())):  # DTensor gathers tokens that see others
