@@ -348,6 +348,8 @@ def matmul_reduce_scatter(
     name = _checked("matmul_reduce_scatter", x, w, group, shape, divides=True)
     if residual is not None:
         expected = (x.shape[0] // process_group("matmul_reduce_scatter", group).size(), *shape[1:])
+        if not isinstance(residual, torch.Tensor):
+            raise ArgumentError(f"residual is a {type(residual).__name__}, and a tensor is expected")
         if tuple(residual.shape) != expected or (
             residual.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type)
         ):
