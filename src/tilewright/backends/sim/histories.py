@@ -9,6 +9,8 @@ of a launch a flag of an earlier one is a block behind all others, from which wh
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +20,7 @@ from tilewright.backends.sim.clocks import Cell, Clock
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess, Machine, Observer
 from tilewright.backends.sim.order import AGENT
+from tilewright.backends.sim.predecessors import owner_of
 from tilewright.backends.sim.race_reports import READS
 from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.shadow import WHO, Region, event_of
@@ -63,6 +66,29 @@ class Histories:
     size: int  # how many ranks there are
     unknown: list[Unknown] = field(default_factory=list)
     flags: list[int] = field(default_factory=list)  # the addresses of those that tell of earlier launches
+    # By its address: whose memory launches reached, and where it ends.
+    owners: dict[int, tuple[weakref.ref[Array], int]] = field(default_factory=dict)
+
+    def begin(self, arrays: Iterable[Array]) -> None:
+        """Forget what was done to arrays that Python has freed, before a launch reaches these: they may lie there."""
+        for low, (owner, high) in list(self.owners.items()):
+            if owner() is None:
+                del self.owners[low]
+                self._forget(low, high)
+        for array in arrays:
+            owner = owner_of(array)
+            memory = owner() if isinstance(owner, weakref.ref) else None
+            if isinstance(memory, np.ndarray):
+                low = memory.__array_interface__["data"][0]
+                self.owners[low] = owner, low + memory.nbytes
+
+    def _forget(self, low: int, high: int) -> None:
+        self.flags = [_NOWHERE if low <= flag < high else flag for flag in self.flags]
+        for n, each in enumerate(self.unknown):
+            if each.addresses[0] < high and low <= each.addresses[-1]:
+                left = each.addresses[(each.addresses < low) | (each.addresses >= high)]
+                self.unknown[n] = replace(each, addresses=left)
+        self.unknown = [each for each in self.unknown if each.addresses.size]
 
     def meet(self) -> None:
         """Let every rank know of all launches: all have waited for all."""
