@@ -10,6 +10,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.backends.sim import Finding, Rank
+from tilewright.backends.sim.histories import Histories, Unknown
+from tilewright.runtime.arrays import describe
+from tilewright.runtime.views import view
 
 RACES = {"race", "overlapping-writes"}
 
@@ -321,6 +324,24 @@ def run_alone(rank: Rank, sem: str = "release") -> np.ndarray:
 
 def test_what_one_rank_launches_alone_is_unknown_to_the_others() -> None:
     demand(run_alone, {"sem": "relaxed"}, {"race"})
+
+
+def test_what_was_done_to_freed_memory_is_forgotten() -> None:
+    """The allocator of one process gives a rank what another has freed; GPUs have memory of their own."""
+    histories, x, other = Histories(2), np.zeros(8, np.int32), np.zeros(8, np.int32)
+    given = describe(view(x, (6,), (1,), 2)).host()  # type: ignore[union-attr]  # as matmul hands over its memory
+    histories.begin([given, other])
+    addresses = given.ctypes.data + np.arange(0, 24, 4)
+    histories.unknown = [
+        Unknown(0, 1, "write", None, "k", where, 4) for where in (addresses, other.ctypes.data + np.arange(4))
+    ]
+    histories.flags = [int(addresses[0]), other.ctypes.data]
+    del given
+    histories.begin([])
+    assert len(histories.unknown) == 2 and histories.flags[0] > 0  # x is there
+    del x
+    histories.begin([])
+    assert len(histories.unknown) == 1 and histories.flags == [-1, other.ctypes.data]
 
 
 # --- copies by TMA ------------------------------------------------------------------------------------------

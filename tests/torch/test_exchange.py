@@ -135,6 +135,8 @@ def refused(rank: int, size: int, group: Any) -> None:
     fails("residual is (4, 3) of torch.float32, and the result (2, 3)",
           lambda: tw.torch.matmul_reduce_scatter(x[:1].repeat(2 * size, 1), x[:1, :3].repeat(4, 1), group,
                                                  residual=torch.ones(4, 3)))  # fmt: skip
+    fails("residual is a list, and a tensor is expected",
+          lambda: tw.torch.matmul_reduce_scatter(torch.ones(4, 2), torch.ones(2, 3), residual=[1.0]))  # fmt: skip
     fails("x is torch.int32", lambda: tw.torch.matmul_all_reduce(x.int(), torch.ones(4, 3), group))
     fails("x is torch.float32 and w is torch.float16", lambda: tw.torch.all_gather_matmul(x, x.T.half(), group))
     fails("group is 'mesh'", lambda: tw.torch.all_gather_matmul(x, x.T, "mesh"))

@@ -123,6 +123,13 @@ def operators_take_dtensors(mesh: Any) -> None:
     half = tw.torch.matmul(*parts, out_dtype=torch.float16)
     assert half.dtype == torch.float16 == half.to_local().dtype
 
+    given = [distribute_tensor(x, mesh, [Shard(0)]).requires_grad_() for x in (a, b)]
+    dropped = tw.torch.matmul(*given, dropout=0.5, seed=1, precision="ieee")
+    dropped.sum().backward()  # the mask of the whole result, forward and backward
+    mask = (dropped.full_tensor() != 0) * 2.0
+    assert torch.allclose(dropped.full_tensor(), a @ b * mask, atol=1e-5)
+    assert torch.allclose(given[0].grad.full_tensor(), mask @ b.T, atol=1e-5)
+
     x = torch.randn(1, 2, 4, 8)
     expected = functional.scaled_dot_product_attention(x, x, x, is_causal=True)
     for place, became in ((Shard(1), Shard(1)), (Shard(2), Replicate())):  # DTensor gathers tokens that see others
@@ -134,6 +141,17 @@ def operators_take_dtensors(mesh: Any) -> None:
     )
     assert every.placements == (Shard(2),)
     assert torch.allclose(every.full_tensor(), functional.scaled_dot_product_attention(x, x, x), atol=1e-5)
+
+
+def gradients_of_attention(mesh: Any) -> None:
+    """Of two results one is unused, and autograd makes zeros for it that are no DTensor."""
+    whole = [torch.randn(1, 2, 4, 8).requires_grad_() for _ in range(3)]
+    slope = torch.randn(1, 2, 4, 8)
+    functional.scaled_dot_product_attention(*whole, is_causal=True).backward(slope)
+    parts = [distribute_tensor(x.detach(), mesh, [Shard(1)]).requires_grad_() for x in whole]
+    tw.torch.attention(*parts, causal=True).backward(distribute_tensor(slope, mesh, [Shard(1)]))
+    for part, x in zip(parts, whole, strict=True):
+        assert part.grad.placements == (Shard(1),) and torch.allclose(part.grad.full_tensor(), x.grad, atol=1e-5)
 
 
 def losses_of_parts(mesh: Any) -> None:
@@ -210,6 +228,7 @@ def two_ranks(folder: Path) -> None:
     compare(mesh, PLAN, torch.randn(2, 4, 8), 12, patch_first=True)
     compare(mesh, SEQUENCE_PLAN, distribute_tensor(torch.randn(2, 4, 8), mesh, [Shard(1)]), 12, patch_first=False)
     operators_take_dtensors(mesh)
+    gradients_of_attention(mesh)
     losses_of_parts(mesh)
     torch_rings_take_the_operator(mesh)
     alone = init_device_mesh("cpu", (2, 1), mesh_dim_names=("others", "alone"))["alone"]

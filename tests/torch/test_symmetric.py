@@ -111,7 +111,7 @@ def test_gradients_of_simulated_ranks(calls: Any, operator: Any, monkeypatch: py
     """
     groups: dict[str, Simulated] = {}
     monkeypatch.setattr(symmetric, "_group", lambda x, group: group)
-    monkeypatch.setattr(exchange, "_group_of", groups.__getitem__)
+    monkeypatch.setattr(exchange, "group_of", groups.__getitem__)
     monkeypatch.delattr(exchange, "_gathered_products")
 
     def main(rank: Rank) -> int:
@@ -136,7 +136,7 @@ def test_several_products_of_graphs_by_simulated_ranks(are_read: bool, monkeypat
     """With biases or without, and rows that stay when the next call has written the slots; nothing goes another way."""
     groups: dict[str, Simulated] = {}
     monkeypatch.setattr(symmetric, "_group", lambda x, group: group)
-    monkeypatch.setattr(exchange, "_group_of", groups.__getitem__)
+    monkeypatch.setattr(exchange, "group_of", groups.__getitem__)
     for name in ("_gathered_products", "_scattered_products"):
         monkeypatch.delattr(exchange, name)
     x, more = ([numbers(n + seed, 4, 2, 24) for n in range(2)] for seed in (0, 40))

@@ -131,7 +131,8 @@ class ExchangeBuffer:
     def __enter__(self) -> None:
         if self._is_used:
             raise ArgumentError(
-                "an ExchangeBuffer is used by two operations at once", help="make a buffer for each of them"
+                "an ExchangeBuffer is used by two operations at once, or one that used it failed",
+                help="make a buffer for each operation, and a new one on all ranks after an error",
             )
         if self.calls == _MOST:
             raise ArgumentError("an ExchangeBuffer was used 2**31 - 1 times", help="make a new one on all ranks")
@@ -139,4 +140,5 @@ class ExchangeBuffer:
         self.calls += 1
 
     def __exit__(self, *error: object) -> None:
-        self._is_used = False
+        # After an error ranks may have made different numbers of calls: the others would take old data for new.
+        self._is_used = error[0] is not None

@@ -19,9 +19,10 @@ from tilewright.distributed.copies import Sender, pointer_of, sender_for
 from tilewright.dtypes import float32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.exchanged import gathered_launch, parts_of, parts_of_sums, scattered_launch
+from tilewright.kernels.problem import types_of
 from tilewright.launch import Launcher
 from tilewright.products import matmul
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import ArrayInfo, common_device, describe
 from tilewright.runtime.plan import NOT_ASKED, Signature
 from tilewright.runtime.replays import quicken
 
@@ -51,7 +52,7 @@ def all_gather_matmul(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, bias: An
     if _is_repeated(kind, buffer, out, x, w, *more):
         return out
     rows, depth = _matrix(name, "x", x).shape
-    _product(name, (size_of(buffer, name) * rows, depth), w, out, bias)
+    _product(name, x, size_of(buffer, name) * rows, w, out, bias)
     _demand_buffer(name, buffer, (rows, depth), x)
     with buffer:
         part, engine = parts_of(rows, depth, buffer.dtype.bytes, buffer.size), None
@@ -137,7 +138,7 @@ def matmul_reduce_scatter(
     if _is_repeated(kind, buffer, out, x, w, *more):
         return out
     rows = _rows_of_rank(name, x, buffer)
-    _product(name, (rows, _matrix(name, "x", x).shape[1]), w, out, bias)
+    _product(name, x, rows, w, out, bias)
     _demand_buffer(name, buffer, (rows, _matrix(name, "w", w).shape[1]), None, out)
     if residual is not None:
         given, made = _matrix(name, "residual", residual), _matrix(name, "out", out)
@@ -168,7 +169,7 @@ def matmul_all_reduce(x: Any, w: Any, out: Any, buffer: ExchangeBuffer, results:
     """
     name = "matmul_all_reduce"
     rows = _rows_of_rank(name, x, buffer)
-    _product(name, _matrix(name, "x", x).shape, w, out)
+    _product(name, x, rows * buffer.size, w, out)
     shape = rows, _matrix(name, "w", w).shape[1]
     _demand_buffer(name, buffer, shape, None, out)
     _demand_buffer(name, results, shape, out)
@@ -347,16 +348,24 @@ def _matrix(function: str, name: str, array: Any) -> ArrayInfo:
     return info
 
 
-def _product(function: str, shape: tuple[int, ...], w: Any, out: Any, bias: Any = None) -> None:
-    """Raise `ArgumentError` where w, out and bias do not fit matrices of a shape."""
-    depth, columns = _matrix(function, "w", w).shape
-    if depth != shape[1]:
-        raise ArgumentError(f"{function}: x has {shape[1]} columns, and w {depth} rows")
-    found = _matrix(function, "out", out)
-    if found.shape != (shape[0], columns):
-        raise ArgumentError(f"{function}: out has shape {found.shape}, and the result {(shape[0], columns)}")
-    if 0 in (*shape, columns):
+def _product(function: str, x: Any, rows: int, w: Any, out: Any, bias: Any = None) -> None:
+    """Raise `ArgumentError` where x, w, out and bias do not fit each other, with so many rows of the result.
+
+    In the middle of the exchange it would be too late: the other ranks would wait for this one.
+    """
+    infos = [_matrix(function, name, array) for name, array in (("x", x), ("w", w), ("out", out))]
+    (_, inner), (depth, columns), shape = (info.shape for info in infos)
+    if depth != inner:
+        raise ArgumentError(f"{function}: x has {inner} columns, and w {depth} rows")
+    if shape != (rows, columns):
+        raise ArgumentError(f"{function}: out has shape {shape}, and the result {(rows, columns)}")
+    if 0 in (rows, depth, columns):
         raise ArgumentError(f"{function}: a matrix is empty", help="leave the call out")
+    common_device(infos, ("x", "w", "out"))
+    found = infos[2]
+    types_of(infos[0].dtype, infos[1].dtype, found.dtype, None)
+    if not found.writable:
+        raise ArgumentError(f"{function}: out is read-only")
     info = None if bias is None else describe(bias, f"{function}: bias")
     if bias is not None and (info is None or (info.shape, info.strides, info.dtype) != ((columns,), (1,), found.dtype)):
         raise ArgumentError(f"{function}: bias is a contiguous vector of {columns} elements of {found.dtype}")

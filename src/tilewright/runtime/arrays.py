@@ -197,7 +197,7 @@ class _HostInterface:
     """What `np.asarray` reads to make a view; the view keeps it, and it keeps the owner."""
 
     def __init__(self, info: ArrayInfo, typestr: str) -> None:
-        self.info = info
+        self.owner = info.owner
         self.__array_interface__ = {
             "version": 3,
             "shape": info.shape,

@@ -11,6 +11,7 @@ from tilewright.kernels.dropout import Dropout, check_probability
 from tilewright.torch._dropout_kernel import GROUPS, PERIOD, THREADS, drop_elements
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor
+from tilewright.torch.sharding import Way
 
 
 @op("tilewright::dropout", shape=lambda x, seed, p: x.new_empty(x.shape), vmap="loop")
@@ -30,6 +31,11 @@ def dropout_operator(x: torch.Tensor, seed: torch.Tensor, p: float) -> torch.Ten
 @dropout_operator.backward
 def _dropout_backward(grad: torch.Tensor, seed: torch.Tensor, p: float) -> dict[str, torch.Tensor]:
     return {"x": dropout_operator(grad, seed, p)}
+
+
+@dropout_operator.sharding
+def _dropout_ways(*args: object) -> list[Way]:
+    return []  # a part would have the mask of the first rows and columns
 
 
 def seed_for(seed: torch.Tensor | int | None, device: torch.device) -> torch.Tensor:

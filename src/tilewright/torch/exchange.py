@@ -25,7 +25,8 @@ MOST_MODES = 8
 _COMPARED_EACH_TIME = "cpu"  # tensors there, as it costs little
 
 
-def _group_of(name: str) -> Any:
+def group_of(name: str) -> Any:
+    """Return the process group of a name."""
     return dist.distributed_c10d._resolve_process_group(name)
 
 
@@ -37,15 +38,14 @@ def _product(
         tilewright.matmul(a, b, out=out, beta=int(is_added), bias=bias, precision=precision)
 
 
-def _trade(group: Any, sent: torch.Tensor, to: int, received: torch.Tensor, source: int) -> list[Any]:
+def trade(group: Any, sent: torch.Tensor, to: int, received: torch.Tensor, source: int) -> list[Any]:
     """Begin to send to a rank and to receive from one; return what is waited for. Both tensors are contiguous."""
-    if 0 in sent.shape and 0 in received.shape:
-        return []
-    places = dist.get_global_rank(group, to), dist.get_global_rank(group, source)
-    found: list[Any] = dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, sent, places[0], group), dist.P2POp(dist.irecv, received, places[1], group)]
-    )
-    return found
+    work = [
+        dist.P2POp(operation, part, dist.get_global_rank(group, rank), group)
+        for operation, part, rank in ((dist.isend, sent, to), (dist.irecv, received, source))
+        if part.numel()
+    ]
+    return dist.batch_isend_irecv(work) if work else []
 
 
 def _gathered_products(
@@ -57,7 +57,7 @@ def _gathered_products(
     parts = x.new_empty((size, *x.shape))
     products = [x.new_empty((size, *x.shape[:-1], w.shape[1])) for w in weights]
     steps = [((rank - s) % size, (rank + s) % size) for s in range(1, size)]
-    works = [_trade(group, x, to, parts[source], source) for to, source in steps]
+    works = [trade(group, x, to, parts[source], source) for to, source in steps]
     parts[rank] = x
     for source, work in zip((rank, *(source for _, source in steps)), ([], *works), strict=True):
         for each in work:
@@ -89,7 +89,7 @@ def _scattered_products(
     for s in range(1, size):
         to, source = (rank + s) % size, (rank - s) % size
         multiply(to, products[to])
-        works += _trade(group, products[to], to, sums[source], source)
+        works += trade(group, products[to], to, sums[source], source)
     multiply(rank, sums[rank])
     for each in works:
         each.wait()
@@ -100,20 +100,20 @@ def _scattered_products(
 
 
 def _gathered_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
-    return x.new_empty((x.shape[0] * _group_of(group).size(), *x.shape[1:-1], w.shape[1]))
+    return x.new_empty((x.shape[0] * group_of(group).size(), *x.shape[1:-1], w.shape[1]))
 
 
 def _gathered_shapes(
     x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str, are_read: bool
 ) -> list[torch.Tensor]:
-    rows = x.new_empty((x.shape[0] * _group_of(group).size(), *x.shape[1:]) if are_read else (0,))
+    rows = x.new_empty((x.shape[0] * group_of(group).size(), *x.shape[1:]) if are_read else (0,))
     return [rows, *(_gathered_shape(x, w, group) for w in weights)]
 
 
 def _scattered_shape(
     x: torch.Tensor, w: torch.Tensor, group: str, residual: torch.Tensor | None = None
 ) -> torch.Tensor:
-    return x.new_empty((x.shape[0] // _group_of(group).size(), *x.shape[1:-1], w.shape[1]))
+    return x.new_empty((x.shape[0] // group_of(group).size(), *x.shape[1:-1], w.shape[1]))
 
 
 def _sum_shape(
@@ -129,8 +129,8 @@ def _reduced_shape(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor
 @op("tilewright::all_gather_matmul", shape=_gathered_shape, autocast="lower")
 def all_gather_matmul_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
     """Gather rows and multiply them: the operator under `tw.torch.all_gather_matmul`."""
-    found = symmetric.gathered(x, w, _group_of(group))
-    return _gathered_products(x, [w], [None], _group_of(group))[1] if found is None else found
+    found = symmetric.gathered(x, w, group_of(group))
+    return _gathered_products(x, [w], [None], group_of(group))[1] if found is None else found
 
 
 @op("tilewright::gathered_products", shape=_gathered_shapes)
@@ -138,7 +138,7 @@ def gathered_products_operator(
     x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor | None], group: str, are_read: bool
 ) -> list[torch.Tensor]:
     """Gather rows and multiply them by each weight: what graphs are given. The rows come first, if they `are_read`."""
-    found, products = _group_of(group), []
+    found, products = group_of(group), []
 
     def gather() -> None:
         products.append(symmetric.gathered(x, weights[0], found, biases[0]))
@@ -160,10 +160,10 @@ def matmul_reduce_scatter_operator(
     x: torch.Tensor, w: torch.Tensor, group: str, residual: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Multiply, and give each rank its rows of the sum: the operator under `tw.torch.matmul_reduce_scatter`."""
-    found = symmetric.scattered(x, w, _group_of(group), residual)
+    found = symmetric.scattered(x, w, group_of(group), residual)
     if found is not None:
         return found
-    found = _scattered_products([x], [w], [None], _group_of(group))
+    found = _scattered_products([x], [w], [None], group_of(group))
     return found if residual is None else found.add_(residual)
 
 
@@ -176,7 +176,7 @@ def scattered_products_operator(
     Biases are the rank's own, one or None for each product. By symmetric memory each product is scattered, and added to
     the sum of those before.
     """
-    found, total = _group_of(group), None
+    found, total = group_of(group), None
     for x, w, bias in zip(xs, weights, biases, strict=True):
         total = symmetric.scattered(x, w, found, total, bias)
         if total is None:
@@ -188,7 +188,7 @@ def scattered_products_operator(
 @op("tilewright::matmul_all_reduce", shape=_reduced_shape, autocast="lower")
 def matmul_all_reduce_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
     """Multiply, and give each rank the sum: the operator under `tw.torch.matmul_all_reduce`."""
-    found = _group_of(group)
+    found = group_of(group)
     rows, size = math.prod(x.shape[:-1]), found.size()
     y = x.new_empty((*x.shape[:-1], w.shape[1]))
     if rows % size:
@@ -226,7 +226,7 @@ def all_gather_gradients_operator(
     grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, of_x: bool, of_w: bool
 ) -> list[torch.Tensor]:
     """Compute those gradients of `all_gather_matmul` that are asked for; the rows of all ranks are gathered again."""
-    found, grad, slopes = _group_of(group), grad.contiguous(), []
+    found, grad, slopes = group_of(group), grad.contiguous(), []
 
     def scatter() -> None:
         if of_x:
@@ -244,7 +244,7 @@ def reduce_scatter_gradients_operator(
     grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, group: str, of_x: bool, of_w: bool
 ) -> list[torch.Tensor]:
     """Compute those gradients of `matmul_reduce_scatter` that are asked for, both from one exchange."""
-    found, grad, slopes = _group_of(group), grad.contiguous(), []
+    found, grad, slopes = group_of(group), grad.contiguous(), []
 
     def gather() -> None:
         if of_x:
@@ -348,6 +348,8 @@ def matmul_reduce_scatter(
     name = _checked("matmul_reduce_scatter", x, w, group, shape, divides=True)
     if residual is not None:
         expected = (x.shape[0] // process_group("matmul_reduce_scatter", group).size(), *shape[1:])
+        if not isinstance(residual, torch.Tensor):
+            raise ArgumentError(f"residual is a {type(residual).__name__}, and a tensor is expected")
         if tuple(residual.shape) != expected or (
             residual.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type)
         ):
@@ -422,6 +424,14 @@ def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[in
     return str(found.group_name)
 
 
+def numbers_of_all(ours: torch.Tensor, group: Any) -> list[list[int]]:
+    """Return the numbers of all ranks."""
+    all_of = ours.new_empty((group.size(), ours.numel()))
+    dist.all_gather(list(all_of.unbind()), ours, group=group)
+    found: list[list[int]] = all_of.tolist()
+    return found
+
+
 def _agree(function: str, group: Any, x: torch.Tensor, shape: Sequence[int]) -> None:
     """Compare what has to be the same on all ranks.
 
@@ -432,10 +442,7 @@ def _agree(function: str, group: Any, x: torch.Tensor, shape: Sequence[int]) -> 
     if group.size() == 1 or (key in _agreed and x.device.type != _COMPARED_EACH_TIME):
         return
     ours = torch.tensor([len(shape), FLOATS.index(x.dtype), *shape, *[-1] * (MOST_MODES - len(shape))])
-    ours = ours.to(x.device)
-    all_of = ours.new_empty((group.size(), ours.numel()))
-    dist.all_gather(list(all_of.unbind()), ours, group=group)
-    told = all_of.tolist()
+    told = numbers_of_all(ours.to(x.device), group)
     if any(row != told[0] for row in told):
         lines = [f"rank {rank}: {tuple(row[2 : 2 + row[0]])} {FLOATS[row[1]]}" for rank, row in enumerate(told)]
         what = "x" if function == "all_gather_matmul" else "rows of x and columns of w"

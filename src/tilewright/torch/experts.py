@@ -10,15 +10,13 @@ import itertools
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 import tilewright
 from tilewright.errors import ArgumentError
-from tilewright.torch.exchange import process_group
+from tilewright.torch.exchange import FLOATS, group_of, numbers_of_all, process_group, trade
 from tilewright.torch.operators import op
 from tilewright.torch.products import precision_of_torch
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _agreed: set[tuple[Any, ...]] = set()  # kinds of calls of which all ranks of a group have told that they agree
 
 
@@ -26,7 +24,7 @@ class _Routes:
     """Which rows are sent to each rank, and which come from it, by a handle."""
 
     def __init__(self, handle: torch.Tensor, group: str) -> None:
-        self.group = dist.distributed_c10d._resolve_process_group(group)
+        self.group = group_of(group)
         self.rank, self.size = self.group.rank(), self.group.size()
         borders = [0, *handle[0, :, -1].tolist()]
         self.sent = [slice(*pair) for pair in itertools.pairwise(borders)]
@@ -42,15 +40,6 @@ class _Routes:
                 f"{self.came[-1].stop} and {self.sent[-1].stop}",
                 help="pass the handle of the dispatch from which the rows came, and as many rows",
             )
-
-    def trade(self, sent: torch.Tensor, to: int, received: torch.Tensor, source: int) -> list[Any]:
-        """Begin to send to a rank and to receive from one; return what is waited for."""
-        work = []
-        if sent.numel():
-            work.append(dist.P2POp(dist.isend, sent, dist.get_global_rank(self.group, to), self.group))
-        if received.numel():
-            work.append(dist.P2POp(dist.irecv, received, dist.get_global_rank(self.group, source), self.group))
-        return dist.batch_isend_irecv(work) if work else []
 
 
 def _product(a: torch.Tensor, w: torch.Tensor, ends: torch.Tensor, out: torch.Tensor) -> None:
@@ -71,9 +60,9 @@ def expert_handle_operator(
     offsets: torch.Tensor, experts: int, rows: int, width: int, dtype: int, group: str
 ) -> torch.Tensor:
     """Tell all ranks which rows go where: the exchange of counts before `tw.torch.dispatch_grouped_matmul`."""
-    found = dist.distributed_c10d._resolve_process_group(group)
+    found = group_of(group)
     _agree("dispatch_grouped_matmul", found, (experts, width, dtype), offsets.device)
-    rank, told = found.rank(), _gather(torch.cat([offsets.long(), offsets.new_full((1,), rows).long()]), found)
+    rank, told = found.rank(), numbers_of_all(torch.cat([offsets.long(), offsets.new_full((1,), rows).long()]), found)
     for sender, (*ends, most) in enumerate(told):
         if any(not before <= end <= most for before, end in zip([0, *ends], ends, strict=False)):
             raise ArgumentError(
@@ -104,7 +93,7 @@ def dispatched_products_operator(
     rank, size, ends = routes.rank, routes.size, routes.ends.to(x.device)
     y, received = _dispatched_shapes(x, w, handle, rows, group)
     steps = [((rank - s) % size, (rank + s) % size) for s in range(1, size)]
-    works = [routes.trade(x[routes.sent[to]], to, received[routes.came[source]], source) for to, source in steps]
+    works = [trade(routes.group, x[routes.sent[to]], to, received[routes.came[source]], source) for to, source in steps]
     own = routes.came[rank]
     received[own] = x[routes.sent[rank]]
     _product(received[own], w, ends[rank], y[own])
@@ -134,7 +123,7 @@ def combined_products_operator(
         to, source = (rank + s) % size, (rank - s) % size
         part = routes.came[to]
         _product(x[part], w, ends[to], products[part])
-        works += routes.trade(products[part], to, y[routes.sent[source]], source)
+        works += trade(routes.group, products[part], to, y[routes.sent[source]], source)
     _product(x[routes.came[rank]], w, ends[rank], y[routes.sent[rank]])
     y[routes.sent[-1].stop :] = 0
     for each in works:
@@ -240,7 +229,7 @@ def dispatch_grouped_matmul(
             f"there are {count} offsets, and {found.size()} ranks with {experts} experts each",
             help="offsets has the end of the rows of each expert of all ranks",
         )
-    group_name, kind = str(found.group_name), _FLOATS.index(x.dtype)
+    group_name, kind = str(found.group_name), FLOATS.index(x.dtype)
     handle = expert_handle_operator(offsets.to(x.device), experts, x.shape[0], x.shape[1], kind, group_name)
     rows = handle[1, :, -1].sum().item()
     torch._check(rows >= 0)
@@ -294,7 +283,7 @@ def _checked(function: str, x: object, w: object, group: Any) -> Any:
     """Return the process group; refuse what one rank can see to be wrong."""
     found = process_group(function, group)
     for name, tensor, modes in (("x", x, 2), ("w", w, 3)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in _FLOATS or tensor.ndim != modes:
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in FLOATS or tensor.ndim != modes:
             raise ArgumentError(f"{name} is {_kind(tensor)}, and {function} takes floats of {modes} modes")
     assert isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor)
     if x.shape[1] != w.shape[1] or 0 in w.shape:
@@ -313,25 +302,17 @@ def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _gather(ours: torch.Tensor, group: Any) -> list[list[int]]:
-    """Return the numbers of all ranks."""
-    all_of = ours.new_empty((group.size(), ours.numel()))
-    dist.all_gather(list(all_of.unbind()), ours, group=group)
-    found: list[list[int]] = all_of.tolist()
-    return found
-
-
 def _agree(function: str, group: Any, kind: tuple[int, int, int], device: torch.device) -> None:
     """Compare what has to be the same on all ranks; on a GPU at the first call of a kind."""
     key = (function, group.group_name, kind, device.type)
     if group.size() == 1 or (key in _agreed and device.type != "cpu"):
         return
-    told = _gather(torch.tensor(kind, device=device), group)
+    told = numbers_of_all(torch.tensor(kind, device=device), group)
     if any(row != told[0] for row in told):
         raise ArgumentError(
             f"the ranks call {function} with different numbers of experts, widths of rows, or types",
             details=[
-                f"rank {rank}: {experts} experts, rows of {width} {_FLOATS[dtype]}"
+                f"rank {rank}: {experts} experts, rows of {width} {FLOATS[dtype]}"
                 for rank, (experts, width, dtype) in enumerate(told)
             ],
         )
@@ -340,12 +321,12 @@ def _agree(function: str, group: Any, kind: tuple[int, int, int], device: torch.
 
 def _agree_on_handle(group: Any, x: torch.Tensor, w: torch.Tensor, handle: torch.Tensor) -> None:
     """Compare handles: what arrived on a rank has to be what the others sent."""
-    kind, device = (w.shape[0], w.shape[2], _FLOATS.index(x.dtype)), x.device
+    kind, device = (w.shape[0], w.shape[2], FLOATS.index(x.dtype)), x.device
     key = ("handle", group.group_name, kind, device.type)
     if group.size() == 1 or (key in _agreed and device.type != "cpu"):
         return
     _agree("grouped_matmul_combine", group, kind, device)
-    told = torch.tensor(_gather(handle.flatten().to(device), group)).unflatten(1, handle.shape)
+    told = torch.tensor(numbers_of_all(handle.flatten().to(device), group)).unflatten(1, handle.shape)
     sent = told[:, 0]
     begins = torch.cat([sent.new_zeros(group.size(), 1), sent[:, :-1, -1]], 1)
     if not torch.equal(told[:, 1], (sent - begins[:, :, None]).swapaxes(0, 1)):

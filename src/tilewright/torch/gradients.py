@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast  # Any: inputs of operators, and tor
 import torch
 
 from tilewright.errors import ArgumentError
+from tilewright.torch.sharding import all_dtensors
 
 if TYPE_CHECKING:
     from tilewright.torch.operators import Operator
@@ -86,7 +87,7 @@ class Backward:
         wanted = zip(self.inputs, ctx.needs_input_grad, strict=False)
         # For a list of tensors there is a list of answers.
         needs = frozenset(name for name, need in wanted if (any(need) if isinstance(need, (list, tuple)) else need))
-        found = self._found(given, needs, gradients)
+        found = self._found(given, needs, all_dtensors(gradients))
         return tuple(found.get(name) for name in self.inputs)
 
     def finish(self, values: tuple[Any, ...], saved: list[Any], needs: list[bool], gradients: list[Any]) -> list[Any]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any  # Any: torch's placements and specifications, whose types are not read
 
 __all__ = [
-    "Way", "Rule", "is_dtensor", "is_loaded", "is_taken_by_torch", "partial", "register", "shard", "shards",
-    "sharded_like", "sums",
+    "Way", "Rule", "all_dtensors", "is_dtensor", "is_loaded", "is_taken_by_torch", "partial", "register", "shard",
+    "shards", "sharded_like", "sums",
 ]  # fmt: skip
 
 
@@ -43,6 +43,16 @@ def is_loaded() -> bool:
 def is_dtensor(x: object) -> bool:
     """Say whether something is a DTensor, without importing what these are."""
     return is_loaded() and isinstance(x, sys.modules["torch.distributed.tensor"].DTensor)
+
+
+def all_dtensors(gradients: Sequence[Any]) -> Sequence[Any]:
+    """Return gradients of which all are DTensors if one is: where nothing uses a result, autograd's zeros are none."""
+    mesh = next((x.device_mesh for x in gradients if is_dtensor(x)), None)
+    if mesh is None:
+        return gradients
+    from torch.distributed.tensor import DTensor
+
+    return [x if x is None or is_dtensor(x) else DTensor.from_local(x, mesh, run_check=False) for x in gradients]
 
 
 def is_taken_by_torch(overload: Any) -> bool:

@@ -20,6 +20,10 @@ _TASKS = 8  # of a batch, where an executor does not say how many workers it has
 _TASKS_A_WORKER = 2
 _ATTEMPTS = 3  # to reach a worker that lives and has the GPU that is meant
 _POLL_SECONDS = 0.5
+_HELP = (
+    "pass an executor of concurrent.futures, Client.get_executor() of Dask, or an object whose submit returns a "
+    "concurrent.futures.Future"
+)
 
 
 class Executor(Protocol):
@@ -119,6 +123,8 @@ class RemoteTuner:
             for config in task.configs:
                 self._out(config, f"{task.before}; {why}" if task.before else f"not tried, as {why}", bar)
             return
+        if not isinstance(future, Future):
+            raise ArgumentError(f"executor.submit returned a {type(future).__name__}", help=_HELP)
         self._pending[future] = task
 
     def _data(self, configs: Sequence[Config], is_final: bool = False) -> bytes:
@@ -207,8 +213,7 @@ def check_executor(executor: object) -> None:
     if not callable(getattr(executor, "submit", None)):
         raise ArgumentError(
             f"executor is a {type(executor).__name__}, which has no submit(function, *args)",
-            help="pass an executor of concurrent.futures, Client.get_executor() of Dask, or an object whose submit "
-            "returns a concurrent.futures.Future",
+            help=_HELP,
         )
 
 

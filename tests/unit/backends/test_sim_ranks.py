@@ -157,6 +157,33 @@ def test_a_rank_that_fails_ends_the_others_with_its_error() -> None:
     assert sorted(ended) == [0, 1]
 
 
+@pytest.mark.timeout(20)  # it waited for ever
+def test_a_rank_that_cleans_up_after_another_has_failed_ends_too() -> None:
+    def main(rank: Rank) -> None:
+        if rank.rank == 1:
+            raise KeyError("of rank 1")
+        try:
+            rank.barrier()
+        finally:
+            rank.barrier()
+
+    refused(main, "of rank 1", error=KeyError)
+
+
+@pytest.mark.timeout(20)
+def test_a_rank_is_not_used_after_its_function_has_ended() -> None:
+    rank = tw.simulate(ranks=2).run(lambda rank: rank)[1]
+    for use in (rank.barrier, lambda: rank.symmetric(4, tw.int32)):
+        with pytest.raises(tw.errors.ArgumentError, match="<rank 1 of 2> is used after its function has ended"):
+            use()
+
+
+def test_extents_of_symmetric_buffers_are_any_integers() -> None:
+    shapes = tw.simulate(ranks=1).run(lambda rank: rank.symmetric(np.int64(3), tw.int32).local.shape)
+    assert shapes == [(3,)]
+    refused(lambda rank: rank.symmetric(2.5, tw.int32), "symmetric: an extent is an integer, got float 2.5")  # type: ignore[arg-type]
+
+
 def test_different_grids_of_one_kernel_are_refused() -> None:
     message = refused(lambda rank: fill[1 + rank.rank, 32](np.zeros(8, np.int32), 0), "the same grid|a grid of")
     assert "rank 1 with (2, 1, 1)" in message

@@ -244,3 +244,33 @@ def test_one_buffer_for_two_operations_at_once_is_refused() -> None:
         tw.distributed.matmul_all_reduce(x, w, np.zeros((2 * M, N), np.float32), buffer, buffer)
 
     refused(main, "used by two operations at once")
+
+
+def test_what_no_product_takes_is_refused_before_anything_is_sent() -> None:
+    def main(rank: Rank) -> int:
+        buffer = tw.distributed.ExchangeBuffer(rank, (M, K), np.float32)
+        x, w, out = (np.ones(shape, np.float32) for shape in ((M, K), (K, N), (2 * M, N)))
+        locked = out.view()
+        locked.flags.writeable = False
+        for others, match in (((w.astype(np.float64), out), "b is float64"), ((w, locked), "out is read-only")):
+            if rank.rank == 0:
+                with pytest.raises(tw.errors.ArgumentError, match=match):
+                    products.all_gather_matmul(x, *others, buffer)
+        products.all_gather_matmul(x, w, out, buffer)  # the other rank waits for this call
+        return buffer.calls
+
+    assert tw.simulate(ranks=2).run(main) == [1, 1]
+
+
+def test_a_buffer_whose_operation_failed_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank has sent, and would be one call ahead of the others, which would take old rows for new ones."""
+    monkeypatch.setattr(products, "matmul", lambda *args, **keywords: 1 / 0)
+
+    def main(rank: Rank) -> None:
+        buffer = tw.distributed.ExchangeBuffer(rank, (M, K), np.float32)
+        given = [np.ones(shape, np.float32) for shape in ((M, K), (K, N), (2 * M, N))]
+        with pytest.raises(ZeroDivisionError):
+            products.all_gather_matmul(*given, buffer)
+        products.all_gather_matmul(*given, buffer)
+
+    refused(main, "or one that used it failed")

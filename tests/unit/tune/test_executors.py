@@ -160,6 +160,16 @@ def test_an_executor_that_takes_no_more_work() -> None:
     assert any("not tried, as the executor takes no more work: RuntimeError" in (t.reason or "") for t in tuning.trials)
 
 
+def test_futures_of_another_library_are_refused() -> None:
+    class Client:
+        def submit(self, function, /, *args):
+            return object()
+
+    found = tuner(Client(), TIMED)
+    with pytest.raises(tw.ArgumentError, match=r"executor.submit returned a object\n.*\n*.*get_executor"):
+        found[0].run(found[1], 4)
+
+
 def test_a_budget_cancels_what_waits() -> None:
     class Slow(Worker):
         def submit(self, function, /, *args):

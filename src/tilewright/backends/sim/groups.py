@@ -93,7 +93,7 @@ class Rank:
 
         It stands for torch's `symm_mem.empty` and `rendezvous`. Raises `ArgumentError` where the ranks disagree.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
         for extent in shape:
             integer("symmetric", "an extent", extent, minimum=0)
         arrays = self._park(_Meeting("symmetric", shape, as_dtype(dtype).numpy))
@@ -108,9 +108,12 @@ class Rank:
         self._park(launch)
 
     def _park(self, request: RankLaunch | _Meeting) -> Any:  # Any: what the group answers
-        self.request = request
-        self._parked.release()
-        self._go.acquire()
+        if self.is_over:
+            raise ArgumentError(f"{self!r} is used after its function has ended")
+        if not self._is_cancelled:  # else whoever kept the exception, or cleans up, gets it again
+            self.request = request
+            self._parked.release()
+            self._go.acquire()
         if self._is_cancelled:
             raise _Cancelled
         answer, self.answer = self.answer, None

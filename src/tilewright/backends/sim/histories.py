@@ -9,6 +9,8 @@ of a launch a flag of an earlier one is a block behind all others, from which wh
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +20,7 @@ from tilewright.backends.sim.clocks import Cell, Clock
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess, Machine, Observer
 from tilewright.backends.sim.order import AGENT
+from tilewright.backends.sim.predecessors import owner_of
 from tilewright.backends.sim.race_reports import READS
 from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.shadow import WHO, Region, event_of
@@ -63,6 +66,29 @@ class Histories:
     size: int  # how many ranks there are
     unknown: list[Unknown] = field(default_factory=list)
     flags: list[int] = field(default_factory=list)  # the addresses of those that tell of earlier launches
+    # By its address: whose memory launches reached, and where it ends.
+    owners: dict[int, tuple[weakref.ref[Array], int]] = field(default_factory=dict)
+
+    def begin(self, arrays: Iterable[Array]) -> None:
+        """Forget what was done to arrays that Python has freed, before a launch reaches these: they may lie there."""
+        for low, (owner, high) in list(self.owners.items()):
+            if owner() is None:
+                del self.owners[low]
+                self._forget(low, high)
+        for array in arrays:
+            owner = owner_of(array)
+            memory = owner() if isinstance(owner, weakref.ref) else None
+            if isinstance(memory, np.ndarray):
+                low = memory.__array_interface__["data"][0]
+                self.owners[low] = owner, low + memory.nbytes
+
+    def _forget(self, low: int, high: int) -> None:
+        self.flags = [_NOWHERE if low <= flag < high else flag for flag in self.flags]
+        for n, each in enumerate(self.unknown):
+            if each.addresses[0] < high and low <= each.addresses[-1]:
+                left = each.addresses[(each.addresses < low) | (each.addresses >= high)]
+                self.unknown[n] = replace(each, addresses=left)
+        self.unknown = [each for each in self.unknown if each.addresses.size]
 
     def meet(self) -> None:
         """Let every rank know of all launches: all have waited for all."""
@@ -220,9 +246,6 @@ class HistoryChecker(Observer):
         for n, number in enumerate(self._numbers):
             known[number] = None if clocks is None else clocks.known_to_blocks(range(n * size, n * size + size))
         self.left, self._flags = [], list(histories.flags)
-        for each in histories.unknown:
-            if each.holder < _FLAG:
-                self.left += self._still(each, each.holder, self._informants(known.get(each.holder)))
         regions = [r for r in dict.fromkeys(self._races.regions.values()) if r.is_global]
         told = self._told(regions)
         for region in regions:
@@ -233,12 +256,15 @@ class HistoryChecker(Observer):
             known[_FLAG + self._flags.index(address)] = clock
         for number in range(len(self._flags)):
             known.setdefault(_FLAG + number, None)
-        for holder in [h for h in known if h >= _FLAG]:
+        ignored: dict[int, dict[tuple[int, str], list[Unknown]]] = {}
+        for each in histories.unknown:
+            ignored.setdefault(each.holder, {}).setdefault((each.source, each.kind), []).append(each)
+        for holder in known:
             informants = self._informants(known[holder]) or {holder}
-            first = min(informants)
-            for each in histories.unknown:
-                if each.holder == first:
-                    self.left += self._still(each, holder, informants - {first})
+            first = holder if holder < _FLAG else min(informants)
+            others = [(informant, ignored.get(informant, {})) for informant in informants - {first}]
+            for about, accesses in ignored.get(first, {}).items():
+                self._inherit(accesses, holder, [(n, of.get(about, [])) for n, of in others])
         for region in regions:
             for kind, cells, words, is_barrier in _accesses_of(region):
                 self._keep(region, kind, cells, words, is_barrier, known)
@@ -263,16 +289,21 @@ class HistoryChecker(Observer):
             if address not in told and ((written <= address) & (address < written + region.cell_bytes)).any():
                 self._flags[number] = _NOWHERE
 
-    def _still(self, unknown: Unknown, holder: int, informants: set[int]) -> list[Unknown]:
-        """Return what of earlier accesses a rank or flag still does not know of that has heard from others."""
-        left = unknown.addresses
-        for informant in informants:
-            same = [
-                u.addresses for u in self._histories.unknown
-                if (u.holder, u.source, u.kind) == (informant, unknown.source, unknown.kind)
-            ]  # fmt: skip
-            left = left[np.isin(left, np.concatenate(same))] if same and informant != unknown.source else left[:0]
-        return [replace(unknown, holder=holder, addresses=left)] if left.size else []
+    def _inherit(self, accesses: list[Unknown], holder: int, informants: list[tuple[int, list[Unknown]]]) -> None:
+        """Keep what a holder still does not know of earlier accesses, of one source and kind, that others know of.
+
+        Each of the informants comes with the accesses of this source and kind that it does not know of itself.
+        """
+        if any(informant == accesses[0].source or not ignored for informant, ignored in informants):
+            return
+        rest = [np.concatenate([each.addresses for each in ignored]) for _, ignored in informants]
+        for each in accesses:
+            left = each.addresses
+            for addresses in rest:
+                left = left[np.isin(left, addresses)]
+            if left.size:
+                same = left is each.addresses and holder == each.holder
+                self.left.append(each if same else replace(each, holder=holder, addresses=left))
 
     def _keep(
         self, region: Region, kind: str, cells: Array, words: Array, is_barrier: bool, known: dict[int, Clock | None]

@@ -60,6 +60,7 @@ class _Joint:
         self._ranks = RankArguments(tuple(numbers), arrays, scalars, [launch.maps for launch in launches])
         self._addresses = [*known, *[each for launch in launches for each in launch.addresses]]
         self._addresses += _named(self._kernel, numbers, arrays)
+        histories.begin(each.array for each in self._addresses)
 
     def run(self) -> None:
         """Run the launch; raise `CheckError` for what is wrong with it, if errors are to be raised."""

@@ -122,7 +122,7 @@ class Predecessors(Observer):
     def _stretch(self, storage: GlobalStorage, array: Array) -> Stretch:
         count = storage.flat.size if not storage.empty else 0
         wrote, read = (np.zeros(count, np.uint16) if self._cells else _none_of(count) for _ in range(2))
-        return Stretch(storage.address, storage.flat.itemsize, wrote, read, self._ops, _owner(array))
+        return Stretch(storage.address, storage.flat.itemsize, wrote, read, self._ops, owner_of(array))
 
     def _number(self, op: Op) -> int:
         found = self._numbers.get(op)
@@ -319,11 +319,12 @@ def _none_of(count: int) -> Array:
     return np.broadcast_to(np.uint16(0), count)
 
 
-def _owner(array: Array) -> Any:  # Any: a weak reference, or the owner where it takes none
+def owner_of(array: Any) -> Any:  # Any: what may own memory, and a weak reference to it or the owner itself
     """Return what owns the memory of an array."""
-    owner: Any = array
-    while isinstance(owner, np.ndarray) and owner.base is not None:
-        owner = owner.base
+    owner, inner = None, array
+    while inner is not None:
+        owner = inner
+        inner = getattr(owner, "base", getattr(owner, "owner", None))  # of NumPy's arrays, and of views of our own
     try:
         return weakref.ref(owner)
     except TypeError:
