@@ -133,6 +133,34 @@ class Loop:
             tracer.settled, tracer.next_loop = known.inner, 0
             try:
                 block = trace(leaves)
+                with tracer.inside(block):
+                    after = None if self._changed() else self._flattened_after()
+                    if after is None and starts < _MAX_STARTS:
+                        left = self.values()
+                        self.heap.restore()  # what is carried starts with what objects hold before the loop
+                        self.carried = self._flattened()
+                        assumed = self._expected(left)
+                        tracer.requirements = requirements
+                        del tracer.copies[copies:]
+                        starts += 1
+                        continue
+                    assert after is not None, self.carried.names
+                    wider = merge_types(carried, after)
+                    if wider is None:
+                        next_values = tuple(unwrap(after, carried))
+                        needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
+                        if needed == assumed:
+                            exact = self._remember(leaves, next_values)
+                            if guessed and not exact:
+                                tracer.requirements = requirements
+                                del tracer.copies[copies:]
+                                return None
+                            _refuse_overflow(carried, after)
+                            end(next_values)
+                            return block, tuple(carried.leaves)
+                        assumed = [
+                            _widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)
+                        ]
             except TakesType as met:
                 if met.leaf not in leaves:
                     raise
@@ -141,34 +169,6 @@ class Loop:
                 tracer.requirements = requirements
                 del tracer.copies[copies:]
                 continue
-            with tracer.inside(block):
-                after = None if self._changed() else self._flattened_after()
-                if after is None and starts < _MAX_STARTS:
-                    left = self.values()
-                    self.heap.restore()  # what is carried starts with what objects hold before the loop
-                    self.carried = self._flattened()
-                    assumed = self._expected(left)
-                    tracer.requirements = requirements
-                    del tracer.copies[copies:]
-                    starts += 1
-                    continue
-                assert after is not None, self.carried.names
-                wider = merge_types(carried, after)
-                if wider is None:
-                    next_values = tuple(unwrap(after, carried))
-                    needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
-                    if needed == assumed:
-                        exact = self._remember(leaves, next_values)
-                        if guessed and not exact:
-                            tracer.requirements = requirements
-                            del tracer.copies[copies:]
-                            return None
-                        _refuse_overflow(carried, after)
-                        end(next_values)
-                        return block, tuple(carried.leaves)
-                    assumed = [
-                        _widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)
-                    ]
             tracer.requirements = requirements
             del tracer.copies[copies:]
             attempt += 1
