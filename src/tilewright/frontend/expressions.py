@@ -155,6 +155,7 @@ class ExpressionRewriter(ast.NodeTransformer):
         node.body = self._later(node.body).body
         self.uncertain = outer
         node.args.defaults = [self.visit(d) for d in node.args.defaults]
+        node.args.kw_defaults = [d and self.visit(d) for d in node.args.kw_defaults]
         return node
 
 

@@ -36,6 +36,7 @@ from tilewright.frontend.syntax import (
     at,
     call,
     captured,
+    changed,
     definition,
     exposed,
     lambda_,
@@ -216,11 +217,12 @@ class _FunctionRewriter:
         self._captured = captured(body) | set(shared)  # used by others, at a time that is not known
         in_blocks = assigned_in_blocks(body)
         self.uncertain |= in_blocks
+        own = set(assigned(body)) - set(shared)
         arguments = function.args
         self.outer |= set(assigned(body)) | {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
         function.body = [
             *([ast.Nonlocal(shared)] if shared else []),
-            *unbound(sorted(in_blocks - set(shared))),
+            *unbound(sorted(in_blocks & own)),
             *self._statements(body, self._captured),
         ] or [ast.Pass()]
         for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
@@ -306,7 +308,7 @@ class _FunctionRewriter:
 
     def _if(self, branch: ast.If, live: set[str]) -> list[ast.stmt]:
         read_first = exposed(branch.body) | exposed(branch.orelse)
-        all_assigned = assigned([*branch.body, *branch.orelse])
+        all_assigned = changed([*branch.body, *branch.orelse])
         parameters = [n for n in all_assigned if n in live or n in read_first]
         results = [n for n in all_assigned if n in live]
         test = self._expression(branch.test)
@@ -322,7 +324,7 @@ class _FunctionRewriter:
     ) -> tuple[list[str], ast.expr]:
         """Return the variables that a loop carries, and its stop flag as an expression."""
         needed = live | exposed(body)
-        names = [n for n in assigned(body) if n in needed]
+        names = [n for n in changed(body) if n in needed]
         flag = self._stop_flags.get(loop)
         if flag is None:
             return names, ast.Constant(None)
