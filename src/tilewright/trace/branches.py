@@ -13,7 +13,8 @@ from typing import Any
 
 from tilewright.dtypes import DType, bool_, float64
 from tilewright.freezing import same
-from tilewright.ir.core import Block
+from tilewright.ir.core import Block, Op
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary
 from tilewright.trace.aliases import aliased, note_copies
@@ -258,7 +259,15 @@ def if_expression(condition: Any, then: Callable[[], Any], otherwise: Callable[[
 
 
 def _is_pure(block: Block) -> bool:
-    return all(op.is_pure for op in block.ops)
+    """Say whether a side may be computed where it is not taken: a C++ compiler takes what divides for not 0."""
+    return all(op.is_pure and not _may_divide_by_zero(op) for op in block.ops)
+
+
+def _may_divide_by_zero(op: Op) -> bool:
+    if not isinstance(op, Binary) or op.kind not in ("div", "rem") or op.rhs.dtype.is_float:
+        return False
+    divisor = facts_of(op.rhs)
+    return divisor.low <= 0 <= divisor.high
 
 
 # --- logic ---------------------------------------------------------------------------------------------
