@@ -65,6 +65,22 @@ def side_effects_in_expressions(out, x, n):
 
 
 @carried
+def any_and_all_stop_where_an_item_decides(out, x, n):
+    seen = [0]
+
+    def note(v):
+        seen[0] = (seen[0] * 3 + v) & 1023
+        out[3] += v
+        return v > 3
+
+    for i in range(n):
+        out[0] += 1 if any(note(v) for v in ((x[i] & 7) + 1, 2, 5)) else 0
+        out[1] += 1 if all(map(note, (x[i], 7, 1))) else 0
+        out[2] += 1 if any(note(v) for v in (1, 9, x[i])) else 0  # known while tracing
+    out[4] = seen[0]
+
+
+@carried
 def closure_reads_the_loop_around_its_call(out, x, n):
     k, s = 0, 0
     load = lambda: x[k]  # noqa: E731

@@ -273,17 +273,17 @@ def _may_divide_by_zero(op: Op) -> bool:
 # --- logic ---------------------------------------------------------------------------------------------
 
 
-def and_(a: Any, b: Callable[[], Any]) -> Any:
+def and_(a: Any, b: Callable[[], Any], advancing: Any = None) -> Any:
     """Return `a and b()`; the right side is not run on the device where the left is false."""
-    return _logical("and", a, b)
+    return _logical("and", a, b, advancing)
 
 
-def or_(a: Any, b: Callable[[], Any]) -> Any:
+def or_(a: Any, b: Callable[[], Any], advancing: Any = None) -> Any:
     """Return `a or b()`; the right side is not run on the device where the left is true."""
-    return _logical("or", a, b)
+    return _logical("or", a, b, advancing)
 
 
-def _logical(kind: str, a: Any, b: Callable[[], Any]) -> Any:
+def _logical(kind: str, a: Any, b: Callable[[], Any], advancing: Any) -> Any:  # Any: an iterator that b reads
     a = truth(a)
     if not isinstance(a, Scalar):
         return (a and b()) if kind == "and" else (a or b())
@@ -292,6 +292,7 @@ def _logical(kind: str, a: Any, b: Callable[[], Any]) -> Any:
         return a
     tracer = current("a condition")
     sides = _Sides(tracer, (b,))
+    sides.heap.leave_out(iterators_in(tracer, advancing))
     (block, other), (right, short) = sides.trace((lambda: as_scalar(truth(b()), bool_), lambda: kind == "or"))
     if not sides.changed and _is_pure(block):
         tracer.builder.block.ops.extend(block.ops)
