@@ -43,6 +43,7 @@ from tilewright.frontend.syntax import (
     live_before,
     name,
     nonlocals,
+    owned,
     strings,
     unbound,
     without_nonlocals,
@@ -281,9 +282,7 @@ class _FunctionRewriter:
     def _nested(self, function: ast.FunctionDef) -> ast.FunctionDef:
         """Rewrite a function inside the function. Its defaults and decorators belong to the outer one."""
         decorators = [self._expression(d) for d in function.decorator_list]
-        own = set(assigned(function.body)) | {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-        own -= {variable for statement in nonlocals(function.body) for variable in statement.names}
-        _FunctionRewriter(self.file, self.uncertain - own, self.outer).function(function)
+        _FunctionRewriter(self.file, self.uncertain - owned(function), self.outer).function(function)
         function.args.defaults = [self._expression(d) for d in function.args.defaults]
         function.args.kw_defaults = [d and self._expression(d) for d in function.args.kw_defaults]
         function.decorator_list = decorators

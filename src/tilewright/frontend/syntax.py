@@ -133,9 +133,8 @@ def _shared_inside(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
         shared = _shared_inside(ast.iter_child_nodes(node))
         if isinstance(node, ast.FunctionDef):
-            declared = {n for statement in nonlocals(node.body) for n in statement.names}
-            own = {*assigned(node.body), *(a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg))} - declared
-            shared = (n for n in (*sorted(declared), *shared) if n not in own)
+            declared = [n for statement in nonlocals(node.body) for n in statement.names]
+            shared = iter([n for n in (*declared, *shared) if n not in owned(node)])
         yield from shared
 
 
@@ -176,13 +175,16 @@ def captured(nodes: Iterable[ast.AST]) -> set[str]:
 def _free(scope: ast.FunctionDef | ast.Lambda | ast.GeneratorExp) -> set[str]:
     """Return the names that a function or generator uses, without those that are surely its own."""
     names = read([scope]).union(*(n.names for n in ast.walk(scope) if isinstance(n, ast.Nonlocal)))
-    if isinstance(scope, ast.GeneratorExp):
-        return names
-    given = scope.args
+    return names if isinstance(scope, ast.GeneratorExp) else (names - owned(scope)) | read(_around(scope))
+
+
+def owned(function: ast.FunctionDef | ast.Lambda) -> set[str]:
+    """Return the names that are surely a function's own: its parameters, and what it assigns and does not share."""
+    given = function.args
     own = {a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if a}
-    if isinstance(scope, ast.FunctionDef):
-        own |= set(assigned(scope.body)).difference(*(statement.names for statement in nonlocals(scope.body)))
-    return (names - own) | read(_around(scope))
+    if isinstance(function, ast.FunctionDef):
+        own.update(set(assigned(function.body)).difference(*(each.names for each in nonlocals(function.body))))
+    return own
 
 
 def nonlocals(statements: Sequence[ast.stmt]) -> list[ast.Nonlocal]:

@@ -125,10 +125,12 @@ class Loop:
         if guessed and [v.type for v in self.carried.leaves] == [v.type for v in known.leaves]:
             assumed = [joined_facts(a, f) for a, f in zip(assumed, known.facts, strict=True)]
         attempt = starts = 0
+        requirements, copies = dict(tracer.requirements), len(tracer.copies)
         while attempt < _MAX_TRACES:
+            tracer.requirements = dict(requirements)
+            del tracer.copies[copies:]
             carried = self.carried
             leaves = [Value(v.type, n, f) for v, n, f in zip(carried.leaves, carried.leaf_names, assumed, strict=True)]
-            requirements, copies = dict(tracer.requirements), len(tracer.copies)
             tracer.weak_leaves.update(v for v, weak in zip(leaves, carried.weak, strict=True) if weak)
             tracer.settled, tracer.next_loop = known.inner, 0
             try:
@@ -140,8 +142,6 @@ class Loop:
                         self.heap.restore()  # what is carried starts with what objects hold before the loop
                         self.carried = self._flattened()
                         assumed = self._expected(left)
-                        tracer.requirements = requirements
-                        del tracer.copies[copies:]
                         starts += 1
                         continue
                     assert after is not None, self.carried.names
@@ -166,11 +166,7 @@ class Loop:
                     raise
                 self.carried = self._typed(leaves.index(met.leaf), met.dtype)
                 assumed = [v.facts for v in self.carried.leaves]
-                tracer.requirements = requirements
-                del tracer.copies[copies:]
                 continue
-            tracer.requirements = requirements
-            del tracer.copies[copies:]
             attempt += 1
             if wider is not None:
                 self.carried = wider
