@@ -65,6 +65,22 @@ def side_effects_in_expressions(out, x, n):
 
 
 @carried
+def any_and_all_stop_where_an_item_decides(out, x, n):
+    seen = [0]
+
+    def note(v):
+        seen[0] = (seen[0] * 3 + v) & 1023
+        out[3] += v
+        return v > 3
+
+    for i in range(n):
+        out[0] += 1 if any(note(v) for v in ((x[i] & 7) + 1, 2, 5)) else 0
+        out[1] += 1 if all(map(note, (x[i], 7, 1))) else 0
+        out[2] += 1 if any(note(v) for v in (1, 9, x[i])) else 0  # known while tracing
+    out[4] = seen[0]
+
+
+@carried
 def closure_reads_the_loop_around_its_call(out, x, n):
     k, s = 0, 0
     load = lambda: x[k]  # noqa: E731
@@ -120,6 +136,64 @@ def nested_function_assigns_by_nonlocal(out, x, n):
         if x[i] > 3:
             add(1)
     out[0], out[1] = total, calls
+
+
+@carried
+def functions_made_in_blocks_assign_by_nonlocal(out, x, n):
+    last, count, items = 1, 0, [0]
+    if x[0] > 2:
+
+        def set_last():
+            nonlocal last
+
+            def set_both():
+                nonlocal last, items
+                last, items = 5, [7]
+
+            set_both()
+
+        set_last()
+    for i in range(n):
+
+        def add(v, count=2):
+            nonlocal last
+            if v > count:
+                last += v
+
+        add(x[i])
+        if x[i] > 3:
+
+            def tally(by=1):
+                nonlocal count
+                count += by
+
+            tally()
+    out[0], out[1], out[2] = last, count, items[0]
+
+
+@carried
+def assignments_in_defaults(out, x, n):
+    a = b = c = 1
+    for i in range(n):
+        if x[i] > 2:
+            out[0] += (lambda k, step=(a := i): k + step)(1)
+
+            def add(k, *, step=(b := a + 1)):
+                return k + step
+
+            out[1] += add(2) + (lambda *, to=(c := 9): to)()
+    out[2], out[3], out[4] = a, b, c
+
+
+@carried
+def keywords_of_a_partial(out, x, n):
+    add = functools.partial(add_plain, x=1)
+    items = [0]
+    for i in range(n):
+        if x[i] > 2:
+            add.keywords["x"] = 4
+        add(items)
+    out[0] = items[0]
 
 
 @carried

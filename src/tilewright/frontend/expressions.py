@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import LanguageError
-from tilewright.frontend.syntax import at, call, hook, lambda_, name, parameters
+from tilewright.frontend.syntax import at, call, hook, lambda_, name, owned, parameters
 
 Refuse = Callable[[ast.AST, str, str], LanguageError]
 
@@ -150,11 +150,11 @@ class ExpressionRewriter(ast.NodeTransformer):
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         """Rewrite the body, which runs when the function is called."""
-        own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-        outer, self.uncertain = self.uncertain, self.uncertain - own
+        outer, self.uncertain = self.uncertain, self.uncertain - owned(node)
         node.body = self._later(node.body).body
         self.uncertain = outer
         node.args.defaults = [self.visit(d) for d in node.args.defaults]
+        node.args.kw_defaults = [d and self.visit(d) for d in node.args.kw_defaults]
         return node
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from tilewright.arguments import shown
@@ -129,17 +128,26 @@ def _print(*values: Any, **options: Any) -> None:
 
 
 def _joined(join: Callable[..., Any], empty: bool) -> Callable[[Any], Any]:
+    """Return any() or all(): an item is computed where the items before it do not decide."""
+
     def over(items: Any) -> Any:
         result: Any = empty
-        for item in items:
-            result = join(result, partial(_itself, item))
+        left, count = iter(items), 0
+
+        def following() -> Any:
+            nonlocal count
+            for item in left:
+                count += 1
+                return item
+            return empty
+
+        before = -1
+        while before != count:
+            before = count
+            result = join(result, following, left)
         return result if isinstance(result, Scalar) else bool(result)
 
     return over
-
-
-def _itself(x: Any) -> Any:
-    return x
 
 
 def _map(function: Any, *iterables: Any) -> Any:

@@ -36,12 +36,14 @@ from tilewright.frontend.syntax import (
     at,
     call,
     captured,
+    changed,
     definition,
     exposed,
     lambda_,
     live_before,
     name,
     nonlocals,
+    owned,
     strings,
     unbound,
     without_nonlocals,
@@ -216,11 +218,12 @@ class _FunctionRewriter:
         self._captured = captured(body) | set(shared)  # used by others, at a time that is not known
         in_blocks = assigned_in_blocks(body)
         self.uncertain |= in_blocks
+        own = set(assigned(body)) - set(shared)
         arguments = function.args
         self.outer |= set(assigned(body)) | {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
         function.body = [
             *([ast.Nonlocal(shared)] if shared else []),
-            *unbound(sorted(in_blocks - set(shared))),
+            *unbound(sorted(in_blocks & own)),
             *self._statements(body, self._captured),
         ] or [ast.Pass()]
         for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
@@ -279,9 +282,7 @@ class _FunctionRewriter:
     def _nested(self, function: ast.FunctionDef) -> ast.FunctionDef:
         """Rewrite a function inside the function. Its defaults and decorators belong to the outer one."""
         decorators = [self._expression(d) for d in function.decorator_list]
-        own = set(assigned(function.body)) | {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-        own -= {variable for statement in nonlocals(function.body) for variable in statement.names}
-        _FunctionRewriter(self.file, self.uncertain - own, self.outer).function(function)
+        _FunctionRewriter(self.file, self.uncertain - owned(function), self.outer).function(function)
         function.args.defaults = [self._expression(d) for d in function.args.defaults]
         function.args.kw_defaults = [d and self._expression(d) for d in function.args.kw_defaults]
         function.decorator_list = decorators
@@ -306,7 +307,7 @@ class _FunctionRewriter:
 
     def _if(self, branch: ast.If, live: set[str]) -> list[ast.stmt]:
         read_first = exposed(branch.body) | exposed(branch.orelse)
-        all_assigned = assigned([*branch.body, *branch.orelse])
+        all_assigned = changed([*branch.body, *branch.orelse])
         parameters = [n for n in all_assigned if n in live or n in read_first]
         results = [n for n in all_assigned if n in live]
         test = self._expression(branch.test)
@@ -322,7 +323,7 @@ class _FunctionRewriter:
     ) -> tuple[list[str], ast.expr]:
         """Return the variables that a loop carries, and its stop flag as an expression."""
         needed = live | exposed(body)
-        names = [n for n in assigned(body) if n in needed]
+        names = [n for n in changed(body) if n in needed]
         flag = self._stop_flags.get(loop)
         if flag is None:
             return names, ast.Constant(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 # Names that the rewriter adds to a function; no user's variable begins like them.
@@ -102,11 +102,13 @@ def assigned(nodes: Iterable[ast.AST]) -> list[str]:
 def _collect_assigned(node: ast.AST, names: dict[str, None]) -> None:
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         names[node.name] = None
+    if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        for each in _around(node):
+            _collect_assigned(each, names)
         return
-    if isinstance(node, _SCOPES):
-        if not isinstance(node, ast.Lambda):  # := in a comprehension assigns a variable of the function
-            walrus = (n.target for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
-            names.update((target.id, None) for target in walrus)
+    if isinstance(node, _SCOPES):  # := in a comprehension assigns a variable of the function
+        walrus = (n.target for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+        names.update((target.id, None) for target in walrus)
         return
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         names[node.id] = None
@@ -116,6 +118,26 @@ def _collect_assigned(node: ast.AST, names: dict[str, None]) -> None:
         _collect_assigned(child, names)
 
 
+def _around(function: ast.FunctionDef | ast.Lambda) -> list[ast.expr]:
+    """Return the defaults and decorators of a function, which are computed where it is defined."""
+    given = function.args
+    return [*given.defaults, *filter(None, given.kw_defaults), *getattr(function, "decorator_list", ())]
+
+
+def changed(nodes: Sequence[ast.AST]) -> list[str]:
+    """Return the names that the nodes assign, and those that functions defined among them share by `nonlocal`."""
+    return [*dict.fromkeys((*assigned(nodes), *_shared_inside(nodes)))]
+
+
+def _shared_inside(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        shared = _shared_inside(ast.iter_child_nodes(node))
+        if isinstance(node, ast.FunctionDef):
+            declared = [n for statement in nonlocals(node.body) for n in statement.names]
+            shared = iter([n for n in (*declared, *shared) if n not in owned(node)])
+        yield from shared
+
+
 def assigned_in_blocks(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names that loops and branches assign: those that may have no value after them."""
     found: set[str] = set()
@@ -123,7 +145,7 @@ def assigned_in_blocks(nodes: Iterable[ast.AST]) -> set[str]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, *_SCOPES)):
             continue
         if isinstance(node, (ast.If, ast.For, ast.While)):
-            found.update(assigned([node]))
+            found.update(changed([node]))
         else:
             found |= assigned_in_blocks(ast.iter_child_nodes(node))
     return found
@@ -153,15 +175,16 @@ def captured(nodes: Iterable[ast.AST]) -> set[str]:
 def _free(scope: ast.FunctionDef | ast.Lambda | ast.GeneratorExp) -> set[str]:
     """Return the names that a function or generator uses, without those that are surely its own."""
     names = read([scope]).union(*(n.names for n in ast.walk(scope) if isinstance(n, ast.Nonlocal)))
-    if isinstance(scope, ast.GeneratorExp):
-        return names
-    given = scope.args
+    return names if isinstance(scope, ast.GeneratorExp) else (names - owned(scope)) | read(_around(scope))
+
+
+def owned(function: ast.FunctionDef | ast.Lambda) -> set[str]:
+    """Return the names that are surely a function's own: its parameters, and what it assigns and does not share."""
+    given = function.args
     own = {a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if a}
-    around: list[ast.AST] = [*given.defaults, *filter(None, given.kw_defaults)]
-    if isinstance(scope, ast.FunctionDef):
-        own |= set(assigned(scope.body)).difference(*(statement.names for statement in nonlocals(scope.body)))
-        around += scope.decorator_list
-    return (names - own) | read(around)
+    if isinstance(function, ast.FunctionDef):
+        own.update(set(assigned(function.body)).difference(*(each.names for each in nonlocals(function.body))))
+    return own
 
 
 def nonlocals(statements: Sequence[ast.stmt]) -> list[ast.Nonlocal]:

@@ -49,6 +49,9 @@ class Load(Element, Expression):
         """Yield itself."""
         yield self
 
+    def types(self) -> Iterator[DType]:
+        yield self.element_type
+
     def __str__(self) -> str:
         return element_text(self.named, self.indices)
 

@@ -43,6 +43,7 @@ class Nest:
 
     The shape has an int or a `Dimension` for each loop. Values of a statement are computed in the widest type that
     takes part: that of the array which is written or of one that is read, float32 at least where a float is among them.
+    What is compared or converted by `cast` has a type of its own.
     The store converts to the array's type.
 
     Source: Accera, `Nest`.

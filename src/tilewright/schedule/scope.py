@@ -6,12 +6,13 @@ cache that holds its elements at the moment. It emits what needs no more than th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
-from tilewright.dtypes import DType, float32, int32, int64, promote
+from tilewright.dtypes import DType, bool_, float32, int32, int64, promote
 from tilewright.errors import ScheduleError
 from tilewright.instructions.barrier import named_barrier, sync_threads
 from tilewright.layout import Layout
@@ -362,13 +363,10 @@ class Scope:
         for holds in (True, False):
             if all(map(self._is_impossible, cases([Guard(Decision(), x, holds)]))):
                 return not holds
-        return truth_of(self._evaluate(x, type_of([load.element_type for load in x.loads()])))
+        return truth_of(self._evaluate(x, type_of(x.types())))
 
 
 # --- values ----------------------------------------------------------------------------------------------
-
-
-_COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 
 
 def compute_type(statement: Statement) -> DType:
@@ -383,14 +381,12 @@ def compute_type(statement: Statement) -> DType:
     >>> compute_type(nest.statements[0])
     tw.float32
     """
-    return type_of([statement.store.element_type, *(x.element_type for x in statement.store.value.loads())])
+    return type_of([statement.store.element_type, *statement.store.value.types()])
 
 
-def type_of(types: Sequence[DType]) -> DType:
+def type_of(types: Iterable[DType]) -> DType:
     """Return the type that values of some types are computed in: the widest of them, float32 or int32 at least."""
-    type = types[0] if types else int32
-    for other in types[1:]:
-        type = promote(type, other)
+    type = reduce(promote, types, bool_)
     if type.is_float:
         return type if type.bits >= 32 else float32
     return promote(type, int32) if type.bits < 32 else type
@@ -410,13 +406,13 @@ def evaluate(
     if isinstance(x, Position):
         place = as_scalar(affine(x.place))
         return place.to(type) if type.is_float else place
+    if isinstance(x, Convert) or (isinstance(x, Apply) and x.is_comparison):
+        own = type_of([t for part in (x, *x.operands) for t in part.types()])  # integers among floats stay integers
+        type = promote(own, type) if own.is_float is type.is_float else own
     if isinstance(x, Convert):
         return as_scalar(evaluate(x.value, type, load, affine)).to(x.dtype)
     if isinstance(x, Apply):
-        # Indices are compared with one another as the integers that they are.
-        is_test_of_indices = x.name in _COMPARISONS and next(iter(x.loads()), None) is None
-        operands = [evaluate(part, int32 if is_test_of_indices else type, load, affine) for part in x.arguments]
-        return x.function(*operands)
+        return x.function(*(evaluate(part, type, load, affine) for part in x.arguments))
     raise ScheduleError(f"{x} is not an expression")
 
 

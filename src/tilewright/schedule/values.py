@@ -37,6 +37,11 @@ class Expression:
         for part in self.operands:
             yield from part.loads()
 
+    def types(self) -> Iterator[DType]:
+        """Yield the element types that decide in which type a value is computed that has this one as a part."""
+        for part in self.operands:
+            yield from part.types()
+
     def __bool__(self) -> bool:
         raise ScheduleError(
             f"the logic of a nest cannot branch on {self}, a value that only the kernel knows",
@@ -119,6 +124,9 @@ class Convert(Expression):
     def operands(self) -> tuple[Expression, ...]:
         return (self.value,)
 
+    def types(self) -> Iterator[DType]:
+        yield self.dtype
+
     def __str__(self) -> str:
         return f"{self.dtype}({self.value})"
 
@@ -137,6 +145,14 @@ class Apply(Expression):
     @property
     def operands(self) -> tuple[Expression, ...]:
         return self.arguments
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether two values are compared, in a type of their own."""
+        return self.name in ("<", "<=", ">", ">=", "==", "!=")
+
+    def types(self) -> Iterator[DType]:
+        return iter(()) if self.is_comparison else super().types()
 
     def __str__(self) -> str:
         if self.name.isidentifier():

@@ -13,7 +13,8 @@ from typing import Any
 
 from tilewright.dtypes import DType, bool_, float64
 from tilewright.freezing import same
-from tilewright.ir.core import Block
+from tilewright.ir.core import Block, Op
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary
 from tilewright.trace.aliases import aliased, note_copies
@@ -258,23 +259,31 @@ def if_expression(condition: Any, then: Callable[[], Any], otherwise: Callable[[
 
 
 def _is_pure(block: Block) -> bool:
-    return all(op.is_pure for op in block.ops)
+    """Say whether a side may be computed where it is not taken: a C++ compiler takes what divides for not 0."""
+    return all(op.is_pure and not _may_divide_by_zero(op) for op in block.ops)
+
+
+def _may_divide_by_zero(op: Op) -> bool:
+    if not isinstance(op, Binary) or op.kind not in ("div", "rem") or op.rhs.dtype.is_float:
+        return False
+    divisor = facts_of(op.rhs)
+    return divisor.low <= 0 <= divisor.high
 
 
 # --- logic ---------------------------------------------------------------------------------------------
 
 
-def and_(a: Any, b: Callable[[], Any]) -> Any:
+def and_(a: Any, b: Callable[[], Any], advancing: Any = None) -> Any:
     """Return `a and b()`; the right side is not run on the device where the left is false."""
-    return _logical("and", a, b)
+    return _logical("and", a, b, advancing)
 
 
-def or_(a: Any, b: Callable[[], Any]) -> Any:
+def or_(a: Any, b: Callable[[], Any], advancing: Any = None) -> Any:
     """Return `a or b()`; the right side is not run on the device where the left is true."""
-    return _logical("or", a, b)
+    return _logical("or", a, b, advancing)
 
 
-def _logical(kind: str, a: Any, b: Callable[[], Any]) -> Any:
+def _logical(kind: str, a: Any, b: Callable[[], Any], advancing: Any) -> Any:  # Any: an iterator that b reads
     a = truth(a)
     if not isinstance(a, Scalar):
         return (a and b()) if kind == "and" else (a or b())
@@ -283,6 +292,7 @@ def _logical(kind: str, a: Any, b: Callable[[], Any]) -> Any:
         return a
     tracer = current("a condition")
     sides = _Sides(tracer, (b,))
+    sides.heap.leave_out(iterators_in(tracer, advancing))
     (block, other), (right, short) = sides.trace((lambda: as_scalar(truth(b()), bool_), lambda: kind == "or"))
     if not sides.changed and _is_pure(block):
         tracer.builder.block.ops.extend(block.ops)

@@ -355,8 +355,7 @@ class _Generator(_Unrestorable):
         frame = object.gi_frame
         if frame is None:
             return ()
-        free = frame.f_code.co_freevars
-        return [(name, value) for name, value in frame.f_locals.items() if name not in free]
+        return list(frame.f_locals.items())
 
     def path(self, path: str, key: Any) -> str:
         return key if isinstance(key, str) and key.isidentifier() else path

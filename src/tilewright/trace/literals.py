@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from numbers import Number
+from typing import Any
 
-from tilewright.arguments import shown
+from tilewright.arguments import given, shown
 from tilewright.dtypes import LARGEST_FLOAT8, DType, bool_, float32, int32, int64, uint64
 from tilewright.errors import LanguageError
 from tilewright.ir.evaluate import COMPARE
@@ -18,6 +20,16 @@ def is_numpy_number(x: object) -> bool:
 def is_numpy(x: object) -> bool:
     """Say whether a value is of a type of NumPy or ml_dtypes."""
     return type(x).__module__ in ("numpy", "ml_dtypes")
+
+
+def not_compared(x: object) -> Any:
+    """Return NotImplemented for what is not a number of the device; Python then says of == that the two differ.
+
+    Raises `LanguageError` for a Fraction, a Decimal or a complex number, to which a number may be equal.
+    """
+    if isinstance(x, Number):
+        raise LanguageError(f"a device value is compared with {given(x)}", help="compare with an int or a float")
+    return NotImplemented
 
 
 def default_type(x: float) -> DType:

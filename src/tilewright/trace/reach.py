@@ -428,7 +428,7 @@ def _builtin_method(walk: Walk, method: types.BuiltinMethodType, path: str, outs
 
 
 def _partial(walk: Walk, value: functools.partial[Any], path: str, outside: bool) -> None:
-    for part in (value.func, *value.args, *value.keywords.values()):
+    for part in (value.func, value.args, value.keywords):
         walk.visit(part, path, outside)
 
 

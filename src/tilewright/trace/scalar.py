@@ -41,7 +41,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.layout import DynamicInt
 from tilewright.pickling import Refused
-from tilewright.trace.literals import MIRRORED, in_integers, is_numpy
+from tilewright.trace.literals import MIRRORED, in_integers, is_numpy, not_compared
 from tilewright.trace.literals import default_type as default_type
 from tilewright.trace.literals import is_numpy_number as is_numpy_number
 from tilewright.trace.literals import rounded as rounded
@@ -140,7 +140,7 @@ class Scalar(Undecided, Refused, DynamicInt):
     def __tilewright_cast__(self, target: DType) -> Scalar:
         return convert(self, target)
 
-    # --- arithmetic ---
+    # --- arithmetic and comparisons ---
 
     def __add__(self, other: Any) -> Any:
         return arithmetic("add", self, other)
@@ -180,6 +180,9 @@ class Scalar(Undecided, Refused, DynamicInt):
 
     def __divmod__(self, other: Any) -> Any:
         return floor_divide(self, other), modulo(self, other)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return floor_divide(other, self), modulo(other, self)
 
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
         if modulus is not None:
@@ -235,8 +238,6 @@ class Scalar(Undecided, Refused, DynamicInt):
         if self.dtype.is_float:
             raise LanguageError(f"~ is not defined on {self.dtype}")
         return unary("not" if self.dtype is bool_ else "bit_not", self)
-
-    # --- comparisons ---
 
     def __eq__(self, other: object) -> Any:
         return compare("eq", self, other)
@@ -571,7 +572,7 @@ def shift(kind: str, a: object, b: object) -> Any:
 def compare(kind: str, a: object, b: object) -> Any:
     """Compare in the common type."""
     if not (_known(a) and _known(b)):
-        return NotImplemented
+        return not_compared(b)
     number, integer = (a, b) if is_number(a) else (b, a)
     if is_number(number) and is_typed(integer) and integer.dtype.is_integer:  # type: ignore[attr-defined]
         own = MIRRORED[kind] if number is a else kind

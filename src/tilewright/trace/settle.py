@@ -125,52 +125,48 @@ class Loop:
         if guessed and [v.type for v in self.carried.leaves] == [v.type for v in known.leaves]:
             assumed = [joined_facts(a, f) for a, f in zip(assumed, known.facts, strict=True)]
         attempt = starts = 0
+        requirements, copies = dict(tracer.requirements), len(tracer.copies)
         while attempt < _MAX_TRACES:
+            tracer.requirements = dict(requirements)
+            del tracer.copies[copies:]
             carried = self.carried
             leaves = [Value(v.type, n, f) for v, n, f in zip(carried.leaves, carried.leaf_names, assumed, strict=True)]
-            requirements, copies = dict(tracer.requirements), len(tracer.copies)
             tracer.weak_leaves.update(v for v, weak in zip(leaves, carried.weak, strict=True) if weak)
             tracer.settled, tracer.next_loop = known.inner, 0
             try:
                 block = trace(leaves)
+                with tracer.inside(block):
+                    after = None if self._changed() else self._flattened_after()
+                    if after is None and starts < _MAX_STARTS:
+                        left = self.values()
+                        self.heap.restore()  # what is carried starts with what objects hold before the loop
+                        self.carried = self._flattened()
+                        assumed = self._expected(left)
+                        starts += 1
+                        continue
+                    assert after is not None, self.carried.names
+                    wider = merge_types(carried, after)
+                    if wider is None:
+                        next_values = tuple(unwrap(after, carried))
+                        needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
+                        if needed == assumed:
+                            exact = self._remember(leaves, next_values)
+                            if guessed and not exact:
+                                tracer.requirements = requirements
+                                del tracer.copies[copies:]
+                                return None
+                            _refuse_overflow(carried, after)
+                            end(next_values)
+                            return block, tuple(carried.leaves)
+                        assumed = [
+                            _widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)
+                        ]
             except TakesType as met:
                 if met.leaf not in leaves:
                     raise
                 self.carried = self._typed(leaves.index(met.leaf), met.dtype)
                 assumed = [v.facts for v in self.carried.leaves]
-                tracer.requirements = requirements
-                del tracer.copies[copies:]
                 continue
-            with tracer.inside(block):
-                after = None if self._changed() else self._flattened_after()
-                if after is None and starts < _MAX_STARTS:
-                    left = self.values()
-                    self.heap.restore()  # what is carried starts with what objects hold before the loop
-                    self.carried = self._flattened()
-                    assumed = self._expected(left)
-                    tracer.requirements = requirements
-                    del tracer.copies[copies:]
-                    starts += 1
-                    continue
-                assert after is not None, self.carried.names
-                wider = merge_types(carried, after)
-                if wider is None:
-                    next_values = tuple(unwrap(after, carried))
-                    needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
-                    if needed == assumed:
-                        exact = self._remember(leaves, next_values)
-                        if guessed and not exact:
-                            tracer.requirements = requirements
-                            del tracer.copies[copies:]
-                            return None
-                        _refuse_overflow(carried, after)
-                        end(next_values)
-                        return block, tuple(carried.leaves)
-                    assumed = [
-                        _widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)
-                    ]
-            tracer.requirements = requirements
-            del tracer.copies[copies:]
             attempt += 1
             if wider is not None:
                 self.carried = wider

@@ -377,6 +377,27 @@ def test_a_product_does_not_swallow_a_quotient() -> None:
     d.compiles()
 
 
+def test_products_of_narrow_unsigned_numbers_do_not_overflow_the_int_of_cpp() -> None:
+    d = Draft()
+    out, x = d.pointer("out", t.uint16), d.load(d.pointer("src", t.uint16), 0, name="x")
+    byte = d.load(d.pointer("bytes", t.uint8), 0, name="byte")
+    d.store(out, 0, d.mul(x, x))
+    d.store(out, 1, d.mul(x, 7))
+    d.store(out, 2, d.binary("shr", d.mul(x, d.mul(x, x)), constant(1, t.uint16)))
+    d.store(d.pointer("narrow", t.uint8), 0, d.mul(byte, byte))
+    assert (
+        d.body()
+        == """\
+const unsigned short x = src[0];
+const unsigned char byte = bytes[0];
+out[0] = (unsigned short)((unsigned int)x * x);
+out[1] = (unsigned short)(x * 7);
+out[2] = (unsigned short)((unsigned short)(x * ((unsigned int)x * x)) >> 1);
+narrow[0] = (unsigned char)(byte * byte);"""
+    )
+    d.compiles()
+
+
 def test_a_special_register_that_may_be_negative_in_context_is_an_int() -> None:
     d = Draft()
     out, n = d.pointer("out", t.int32), d.scalar("n")

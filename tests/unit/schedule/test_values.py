@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.schedule import Array, Nest, Role, Target, where
+from tilewright.schedule import Array, If, Nest, Role, Target, cast, where
 
 TYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32"]
 Logic = Callable[[Any, Any, Any, Any], Any]
@@ -82,3 +82,33 @@ def test_outside_of_a_logic_indices_are_themselves() -> None:
     i, j = Nest((2, 2)).get_indices()
     assert i == i and i != j and i + 1 == 1 + i and i + j != i
     assert len({i, j, i}) == 2 and len({i + 1, 1 + i}) == 1
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_integers_among_floats_stay_integers(vectors: bool) -> None:
+    """What is compared, and what `cast` converts, does not decide the type of the rest; float32 has 24 bits."""
+    x, total, count, mask = (
+        Array(role, dtype, (4,))
+        for role, dtype in ((Role.INPUT, "float32"), (Role.INPUT_OUTPUT, "int64"), (Role.OUTPUT, "int32"),
+                            (Role.OUTPUT, "float32"))
+    )  # fmt: skip
+    n, m = (Array(Role.INPUT, "int32", (4,)) for _ in "nm")
+    nest = Nest((4,))
+    i = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        total[i] += cast(x[i], "int64")
+        count[i] = where(x[i] < 2, n[i], 1)
+        mask[i] = where(n[i] == m[i], x[i], -1)
+        If((n[i] != m[i]) & (x[i] > 2), lambda: mask.__setitem__(i, 7))
+
+    plan = nest.create_plan(Target("sm_80"))
+    if vectors:
+        plan.vectorize(i)
+    numbers, large = np.arange(4, dtype=np.float32), np.full(4, 2**24 + 1, np.int32)
+    found = np.full(4, 2**40, np.int64), np.zeros(4, np.int32), np.zeros(4, np.float32)
+    plan.build(args=(x, total, count, mask, n, m))(numbers, *found, large, large - 1)
+    assert (found[0] - 2**40).tolist() == [0, 1, 2, 3]
+    assert found[1].tolist() == [2**24 + 1, 2**24 + 1, 1, 1]
+    assert found[2].tolist() == [-1, -1, -1, 7]

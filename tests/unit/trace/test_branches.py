@@ -152,6 +152,28 @@ def test_and_or_not_of_pure_values_are_operators():
     assert ops.If not in kinds
 
 
+def test_what_may_divide_by_zero_is_computed_on_its_side_only():
+    """Else a compiler takes the divisor for not 0, and with it the condition that guards the division."""
+
+    @tw.kernel
+    def guarded(out, x, d):
+        e = d if d != 5 else 0
+        if (e != 0 and x % e == 1) or (e != 0 and x % e == 3):
+            out[0] = 1
+        out[1] = x // e if e != 0 else 7
+        out[2] = x // e + 1 if e != 0 else 9
+
+    @tw.kernel
+    def by_a_constant(out, x, d):
+        out[0] = x // 3 if d > 0 and x % 3 == 1 else 7
+
+    outside = guarded.lower(zeros(3), 13, 5).kernel.body.ops
+    assert not [op for op in outside if isinstance(op, ops.Binary) and op.kind in ("div", "rem")]
+    assert ops.If not in [type(op) for op in lowered(by_a_constant, zeros(3), 13, 5)]
+    for d, expected in (5, [0, 7, 9]), (4, [1, 3, 4]):
+        assert run(guarded, zeros(3), 13, d).tolist() == expected
+
+
 def test_logic_of_python_values_stays_python():
     calls = []
 

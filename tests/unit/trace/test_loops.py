@@ -195,6 +195,20 @@ def test_python_numbers_take_the_type_of_the_loop():
         assert run(sums, zeros(2, dtype), x).tolist() == [15, 32]
 
 
+def test_python_numbers_take_the_type_of_what_they_are_swapped_with():
+    @tw.kernel
+    def swaps(out, x, n):
+        a, b, pair = x[0], 9, [x[0], 4]
+        for i in range(n):
+            a, b = b, a
+            if i > 1:
+                pair.reverse()
+        out[0], out[1], out[2], out[3] = a, b, *pair
+
+    for dtype in (np.float32, np.float64, np.int64, np.int32):
+        assert run(swaps, zeros(4, dtype), np.full(1, 7, dtype), 3).tolist() == [9, 7, 4, 7]
+
+
 def test_a_python_float_that_the_loop_makes_infinite_is_refused():
     @tw.kernel
     def before(out, n):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -303,6 +305,24 @@ def test_divmod_round_and_annotations():
         out[2] = round(x / 4)
         out[3] = half
         out[4] = count + plain
+        out[5], out[6] = divmod(100, x)
 
-    expected = [-1, -3, -2, float(np.float16(0.1)), -4]
-    assert np.allclose(run(various, zeros(5, np.float32), -7), expected)
+    expected = [-1, -3, -2, float(np.float16(0.1)), -4, -14, 2]
+    assert np.allclose(run(various, zeros(7, np.float32), -7), expected)
+
+
+@pytest.mark.parametrize("number", [Fraction(3), Decimal(3), 3 + 0j], ids=repr)
+def test_numbers_that_no_device_has_are_not_compared(number):
+    """Python would take them for different from any device value."""
+
+    @tw.kernel
+    def compared(out, x):
+        out[0] = x == number
+
+    @tw.kernel
+    def looked_for(out, x):
+        out[0] = x in (2, number)
+
+    for kernel in compared, looked_for:
+        with pytest.raises(tw.LanguageError, match=f"a device value is compared with {type(number).__name__}"):
+            run(kernel, zeros(1), 3)

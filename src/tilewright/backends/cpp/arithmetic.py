@@ -173,10 +173,18 @@ def _integer_binary(op: Binary, a: Expression, b: Expression) -> Expression:
     operator = _OPERATORS[op.kind]
     if op.kind not in MODULAR_KINDS:
         a, b = _of_one_sign(a, b, op.lhs, op.rhs)
+    narrow = op.kind == "mul" and op.lhs.type in (uint8, uint16) and _joined(a, b) is int32
+    if narrow and _most(a, op.lhs) * _most(b, op.rhs) > int32.highest:  # the int that C++ computes would overflow
+        a = prefix(f"({uint32.c_name})", a, uint32)
     a, b = _implicit(a, b, op.lhs, op.rhs)
     if operator in "+-":
         return _sum(operator, a, b, op.rhs, _joined(a, b))
     return binary(operator, a, b, _joined(a, b))
+
+
+def _most(x: Expression, value: Value) -> int:
+    """Return the greatest number of the text of a narrow unsigned value, which may not be reduced to its type."""
+    return facts_of(value).high if x.dtype.bits < 32 or isinstance(value.definition, Constant) else uint32.highest
 
 
 def _of_one_sign(a: Expression, b: Expression, lhs: Value, rhs: Value) -> tuple[Expression, Expression]:
