@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType, bfloat16, float16, float32, float64
+from tilewright.dtypes import DType, bfloat16, float16, float32, float64, int16, int32, uint8
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
 from tilewright.frames import hiding_frames
+from tilewright.kernels._weights_kernel import unpack_weights
+from tilewright.kernels.operands import check_together, launcher, read, result
 from tilewright.kernels.results import array_beside, host_array
-from tilewright.kernels.unpacking import unpack
 from tilewright.kernels.weights import (
     BITS,
     WeightFormat,
@@ -446,3 +447,17 @@ def _vector(array: Any, name: str) -> Array:
 
 
 quantized: Quantizer = Quantizer()
+
+
+def unpack(packed: Any, scales: Any, zeros: Any, weights: WeightFormat, dtype: DType) -> Any:
+    """Return (q - zero) * scale as an array (N, K) beside the packed weights, rounded once to `dtype`."""
+    words, factors = read("matmul", "packed", packed, (int32,)), read("matmul", "scales", scales, SCALES)
+    given = [words, factors]
+    if zeros is not None:
+        given.append(read("matmul", "zeros", zeros, (uint8, int16)))
+    check_together(given)
+    target = result("matmul", None, words, (weights.n, weights.k), dtype, types=SCALES)
+    if 0 not in target.shape:
+        views = [x.view(x.shape, x.info.strides) for x in (target, *given, given[-1])[:4]]
+        launcher(unpack_weights, (weights.tiles, weights.chunks), 128)(*views, weights.without_extents())
+    return target.array

@@ -9,8 +9,7 @@ import torch
 import tilewright
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
-from tilewright.kernels.quantized import Quantized
-from tilewright.kernels.unpacking import unpack
+from tilewright.kernels.quantized import Quantized, unpack
 from tilewright.kernels.weights import WeightFormat
 from tilewright.torch.operators import op
 from tilewright.torch.products import matmul_operator
