@@ -18,8 +18,8 @@ from tilewright.kernels.results import handing_over
 
 BYTES = 64  # of a row that a thread holds
 SMALLEST_BLOCK = 128
-# Of a row whose vectors have fewer than 16 bytes, as long as a warp's threads hold it: with more each, softmax of rows of
-# 49 to 197 elements takes 1.5 to 4 times as long on an H200.
+# Of vectors of fewer than 16 bytes, up to a warp of threads for a row: with more for each, softmax of rows of 49 to 197
+# elements takes 1.5 to 4 times as long on an H200.
 _NARROW_BYTES, _NARROW_VECTORS, WARP = 28, 7, 32
 MOST_THREADS = 1024
 MACHINE_EPSILON = {float16: 2.0**-10, bfloat16: 2.0**-7, float32: 2.0**-23, float64: 2.0**-52}
