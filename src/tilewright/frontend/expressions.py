@@ -134,6 +134,8 @@ class ExpressionRewriter(ast.NodeTransformer):
             if isinstance(node.ops[0], (ast.In, ast.NotIn)):
                 inside = at(call("contains", node.left, node.comparators[0]), node)
                 return inside if isinstance(node.ops[0], ast.In) else at(call("not_", inside), node)
+            if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and _is_truth(node.comparators[0]):
+                node.left = at(call("object_of", node.left), node)
             return node
         links: list[ast.expr] = [
             ast.Tuple([_comparison(op), self._later(operand)], ast.Load())
@@ -156,6 +158,10 @@ class ExpressionRewriter(ast.NodeTransformer):
         node.args.defaults = [self.visit(d) for d in node.args.defaults]
         node.args.kw_defaults = [d and self.visit(d) for d in node.args.kw_defaults]
         return node
+
+
+def _is_truth(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
 
 
 def _comparison(op: ast.cmpop) -> ast.Lambda:

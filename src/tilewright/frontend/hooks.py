@@ -26,8 +26,15 @@ from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
 
 __all__ = [
     "and_", "annotated", "assertion", "builtin", "compare_chain", "contains", "for_loop", "if_expression",
-    "if_statement", "named", "named_all", "not_", "or_", "value_of", "while_loop",
+    "if_statement", "named", "named_all", "not_", "object_of", "or_", "value_of", "while_loop",
 ]  # fmt: skip
+
+
+def object_of(x: Any) -> Any:
+    """Return what is asked to be the object True or False, which no device value is."""
+    if isinstance(x, Scalar):
+        raise LanguageError("`is` asks of a device value whether it is an object of Python", help="compare by ==")
+    return x
 
 
 def named(name: str, value: Any) -> Any:

@@ -326,3 +326,24 @@ def test_numbers_that_no_device_has_are_not_compared(number):
     for kernel in compared, looked_for:
         with pytest.raises(tw.LanguageError, match=f"a device value is compared with {type(number).__name__}"):
             run(kernel, zeros(1), 3)
+
+
+def test_a_device_value_is_no_object_of_python():
+    """`is` would be False of each; of what is known while tracing it is Python's."""
+
+    @tw.kernel
+    def asked(out, x):
+        out[0] = 1 if (x < 3) is True else 0
+
+    @tw.kernel
+    def denied(out, x):
+        out[0] = 1 if (x < 3) is not False else 0
+
+    @tw.kernel
+    def known(out, x, flag: tw.constexpr):
+        out[0] = 1 if flag is True else 0
+
+    for kernel in asked, denied:
+        with pytest.raises(tw.LanguageError, match="`is` asks of a device value whether it is an object"):
+            run(kernel, zeros(1), 2)
+    assert [run(known, zeros(1), 2, flag)[0] for flag in (True, False, 1)] == [1, 0, 0]
