@@ -134,7 +134,8 @@ def _tiles(dtype: DType, longest: int, arch: Arch) -> Iterator[tuple[int, int, i
 
 def instruction_of(dtype: DType, arch: Arch) -> MMAAtom:
     """Return what multiplies elements of a type: multiply-adds where a target has no matrix instruction for it."""
-    found = instruction_for(dtype, dtype, dtype, arch) if dtype in (float16, bfloat16) else None
+    # The instruction of sm_75 has half the depth of those that tiles are loaded for.
+    found = instruction_for(dtype, dtype, dtype, arch) if dtype in (float16, bfloat16) and arch.has_cp_async else None
     return found or UniversalFMA(float64 if dtype == float64 else float32, dtype)
 
 

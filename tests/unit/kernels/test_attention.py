@@ -219,3 +219,12 @@ def test_every_target_has_tiles_or_says_what_is_too_large(arch: str) -> None:
                 continue
             plan = plan_for(dtype, head, head, 2, 4096, Arch.parse(arch), False)
             assert plan.shared_bytes(False) <= Arch.parse(arch).shared_bytes_optin
+
+
+def test_targets_before_cp_async_multiply_by_threads() -> None:
+    """Tiles are loaded for instructions of 16 elements of K, and that of sm_75 takes 8."""
+    turing = Arch.parse("sm_75")
+    plan, x = plan_for(tw.float16, 64, 64, 16, 40, turing, False), tw.spec(tw.float16, (1, 1, 40, 64))
+    assert plan.mma.atom.threads == 1 and heads_plan(tw.float16, 64, 64, 16, 40, turing) is None
+    arguments = (x, None, x, x, x, None, None, None, np.float32(1), np.int32(1), np.int32(1), False, plan)
+    assert attend.lower(*arguments, arch="sm_75", block=plan.threads).kernel.block == (plan.threads, 1, 1)
