@@ -168,6 +168,18 @@ def test_gradients_of_whole_heads(
 
 
 @pytest.mark.parametrize("dtype", [np.float16, pytest.param(np.float32, marks=SLOW)])
+def test_gradients_of_keys_that_nothing_sees_are_zeros(backend: Backend, dtype: Any) -> None:
+    """Also where one of a token is infinite, as of scaled losses: 0 times that is NaN."""
+    q, k, v, grad = arrays((1, 1, 1, 20, 30, 16, 16), dtype)
+    grad[0, 0, 3, 5] = np.inf
+    placed, at = [backend.put(x) for x in (q, k, v)], {"key_lengths": backend.put(np.array([20]))}
+    out, lse = tw.attention(*placed, statistics=True, **at)
+    _, dk, dv = tw.attention_backward(backend.put(grad), *placed, out, lse, **at)
+    for seen, behind in (np.split(backend.get(x), [20], 2) for x in (dk, dv)):
+        assert not np.isfinite(seen).all() and not behind.any()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, pytest.param(np.float32, marks=SLOW)])
 def test_ragged_batches_with_empty_sequences(backend: Backend, dtype: Any) -> None:
     starts, key_starts = np.array([0, 5, 5, 70, 75], np.int32), np.array([0, 9, 12, 12, 60], np.int64)
     q, k, v = normal((75, 4, 20), (60, 2, 20), (60, 2, 12), dtype=dtype)

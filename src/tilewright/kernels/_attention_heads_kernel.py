@@ -15,6 +15,7 @@ import tilewright as tw
 from tilewright.kernels._attention_kernels import (
     Operand,
     Weights,
+    clear_behind,
     fill,
     mask,
     matrix_of,
@@ -55,6 +56,9 @@ def gradients_of_heads(
             block.store(acc, plan.hold1, block.Q, part, matrix_of(dQ, of_tokens, of_head))
         tw.sync_threads()
     block.sum_k *= factor
+    if lengths is not None:
+        clear_behind(plan, block.sum_k, block.at, block.keys)
+        clear_behind(plan, block.sum_v, block.at, block.keys)
     of_all = part_of(K, None, None, batch)
     block.store(block.sum_k, plan.hold1, shared[0], 0, matrix_of(dK, of_all, head))
     block.store(block.sum_v, plan.hold2, shared[1], 0, matrix_of(dV, of_all, head))

@@ -173,6 +173,15 @@ def mask(scores, at, first, column, offset, before, after, extent, plan):
                 scores[r, c] = tw.where((place >= least) & (place <= most), scores[r, c], -math.inf)
 
 
+@tw.function
+def clear_behind(plan, acc, at, count):
+    """Clear the rows of an accumulator behind so many: 0 times what is not finite would be NaN there."""
+    values = tw.accumulator_rows(plan.mma, acc)
+    for r in tw.static_range(tw.size(values.shape[0])):
+        for c in tw.static_range(tw.size(values.shape[1])):
+            values[r, c] = tw.where(at[r, 0][0] < count, values[r, c], 0)
+
+
 # --- forward --------------------------------------------------------------------------------------------------------
 
 
@@ -491,10 +500,7 @@ def gradients_of_keys(
     for x, acc, head in ((dK, sum_k, plan.head), (dV, sum_v, plan.value_head)):
         place = of_keys
         if lengths is not None:  # keys behind the number that the sequence has: nothing sees them
-            place, values = (sequence, 0, x.shape[2]), tw.accumulator_rows(plan.mma, acc)
-            for r in tw.static_range(tw.size(values.shape[0])):
-                is_key = at[r, 0][0] + first < of_keys[2]
-                for c in tw.static_range(tw.size(values.shape[1])):
-                    values[r, c] = tw.where(is_key, values[r, c], 0)
+            place = sequence, 0, x.shape[2]
+            clear_behind(plan, acc, at, of_keys[2] - first)
         target = tw.local_tile(matrix_of(x, place, shared_head), (plan.rows, head), (tile, 0))
         tw.copy(acc.to(x.dtype), thread.partition_C(target))
