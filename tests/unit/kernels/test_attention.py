@@ -129,6 +129,23 @@ def test_whole_heads_fit_into_a_block(arch: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("heads", "shared", "multiprocessors", "expected"),
+    [(4, 1, 132, False), (4, 2, 4, True), (4, 2, 5, False), (4, 4, 132, True), (4, 1, 0, True)],
+)
+def test_heads_that_share_keys_are_whole_where_blocks_are_many(
+    heads: int, shared: int, multiprocessors: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block takes them one after another: of 32 heads that share one 131 multiprocessors would wait."""
+    (q, k), lse = (zeros(1, n, 20, 16, dtype=np.float16) for n in (heads, shared)), zeros(1, heads, 20)
+    launched: list[Any] = []
+    monkeypatch.setattr("tilewright.kernels.attention.multiprocessors_of", lambda _: multiprocessors)
+    monkeypatch.setattr("tilewright.kernels.attention.launcher", lambda kernel, *_: lambda *_: launched.append(kernel))
+    monkeypatch.setattr("tilewright.kernels.attention._gradients_by_tiles", lambda *_: None)
+    tw.attention_backward(q, q, k, k, q, lse)
+    assert (gradients_of_heads in launched) == expected
+
+
+@pytest.mark.parametrize(
     ("head", "longest"),
     [(64, 77), *(pytest.param(*x, marks=pytest.mark.slow)
                  for x in ((16, 16), (32, 49), (64, 50), (64, 128), (64, 197), (64, 256), (96, 100), (128, 128)))],
