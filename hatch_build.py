@@ -60,7 +60,7 @@ SOURCES = "tilewright/sources.bz2"
 _WORD = re.compile(r"\w+")
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
 _INDENT = 4
-_LONG = 4000  # bytes
+_LONG = 2500  # bytes
 _DATE = (0, (2020 - 1980) << 9 | 2 << 5 | 2)  # time and day: hatchling's, so that one source gives one wheel
 
 
