@@ -60,7 +60,6 @@ SOURCES = "tilewright/sources.bz2"
 _WORD = re.compile(r"\w+")
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
 _INDENT = 4
-_LONG = 2500  # bytes
 _DATE = (0, (2020 - 1980) << 9 | 2 << 5 | 2)  # time and day: hatchling's, so that one source gives one wheel
 
 
@@ -110,9 +109,8 @@ def deflated(content: bytes) -> bytes:
     """Return a raw deflate stream: Zopfli's, and where that is missing zlib's, which is some percent longer."""
     if zopfli is None:
         return zlib.compress(content, 9)[2:-4]
-    # Blocks with statistics of their own are for long files; for all they would take four times as long.
-    divisions = (0, 1) if len(content) > _LONG else (0,)
-    found: bytes = min((zopfli.compress(content, numiterations=5, blocksplitting=n) for n in divisions), key=len)
+    ways = (0, 1) if len(content) > 2500 else (0,)  # in blocks, which for all would take four times as long
+    found: bytes = min((zopfli.compress(content, numiterations=5, blocksplitting=n) for n in ways), key=len)
     return found[2:-4]  # without the header and the checksum of zlib's format
 
 
@@ -598,12 +596,5 @@ def is_device_code(node: ast.FunctionDef | ast.ClassDef) -> bool:
 
 
 _PLAIN_DECORATORS = {
-    "cache",
-    "cached_property",
-    "contextmanager",
-    "dataclass",
-    "hashed_once",
-    "lru_cache",
-    "property",
-    "staticmethod",
-}
+    "cache", "cached_property", "contextmanager", "dataclass", "hashed_once", "lru_cache", "property", "staticmethod",
+}  # fmt: skip

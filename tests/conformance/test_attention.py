@@ -11,12 +11,7 @@ import pytest
 from tests.conformance.harness import Array, Backend, Gpu
 
 import tilewright as tw
-from tilewright.kernels.attention import (
-    by_tiles,
-    by_warpgroups,
-    gradients_on_hopper,
-    read_problem,
-)
+from tilewright.kernels.attention import by_tiles, by_warpgroups, gradients_on_hopper, read_problem
 from tilewright.kernels.operands import read
 from tilewright.runtime.views import View
 
@@ -501,6 +496,7 @@ def test_warpgroups_compute_gradients_of_sequences(
 
 @pytest.mark.parametrize(("head", "ordered"), [(64, True), pytest.param(128, False, marks=SLOW)])
 @pytest.mark.filterwarnings("ignore:needless wait")
+@pytest.mark.slow
 def test_warpgroups_compute_gradients_with_numbers_of_keys(backend: Backend, head: int, ordered: bool) -> None:
     """Keys behind a batch's number may be NaN, and their gradients are 0."""
     lengths = np.array([37, 0, 150])
@@ -537,6 +533,7 @@ def test_warpgroups_compute_gradients_with_numbers_of_keys(backend: Backend, hea
     ],
 )
 @pytest.mark.filterwarnings("ignore:needless wait")
+@pytest.mark.slow
 def test_gradients_end_whatever_offsets_are(backend: Backend, starts: list[int], key_starts: list[int]) -> None:
     """Blocks wait for others that add before them: offsets that fall must not make them wait for none."""
     q, k, v, grad = normal(*((300, 1, 64),) * 4, dtype=BF16)

@@ -233,9 +233,8 @@ def by_families(a: Any, b: Any, names: set[str], most: int = 2) -> Iterator[tupl
                 yield c, tw.matmul(a, b, **options)
 
 
-@pytest.mark.parametrize(
-    "dtype", [pytest.param(np.float16, marks=pytest.mark.slow), np.float32], ids=["float16", "float32"]
-)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])
+@pytest.mark.slow
 def test_multistage_and_splits(dtype: Any) -> None:
     k = 1100 if dtype is np.float16 else 300
     a, b = small(2, 37, k, dtype=dtype), small(2, k, 75, dtype=dtype)
