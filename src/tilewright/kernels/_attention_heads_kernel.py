@@ -133,7 +133,7 @@ class Heads:
         if (least <= first + plan.columns - 1 + right) & (greatest >= first - left):
             self.compute(S, dP, stage, scale, left, right)
             tw.copy(dP.to(plan.dtype), target)
-        else:
+        else:  # one copy behind the branch is other machine code, which was not measured
             tw.copy(dP.to(plan.dtype), target)
 
     @tw.function

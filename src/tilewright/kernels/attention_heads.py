@@ -15,7 +15,8 @@ from tilewright.tiled import TiledCopy, make_tiled_copy_A
 MOST = 256  # tokens and keys
 _MOST_HEAD = 128
 _REGISTERS = 1 << 16  # of a multiprocessor
-_OTHER_REGISTERS = 90  # of a thread, beside sums
+_OTHER_REGISTERS, _FEWEST = 90, 64  # of a thread, beside sums: what it wants, and what it has where more blocks fit
+_RESERVED = 1024  # bytes of shared memory that each block takes beside its own
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def heads_plan(
         plan = plan_of(dtype, sizes, (rows, columns, rows // columns), vector, arch, True, warps)
         size = plan.shared_bytes(True) + rows * (part + pad) * dtype.bytes + 8 * rows
         if sums <= 128 and 32 * warps * (sums + _OTHER_REGISTERS) <= _REGISTERS and size <= arch.shared_bytes_optin:
-            blocks = min(arch.shared_bytes_optin // (size + 1024), _REGISTERS // (32 * warps * (sums + 64)))
+            blocks = min(arch.shared_bytes_optin // (size + _RESERVED), _REGISTERS // (32 * warps * (sums + _FEWEST)))
             holds = [filling(dtype, part, size, vector, plan.threads, None) for size in sizes]
             return HeadsPlan(
                 **vars(plan), part=part, smem_w=Layout((rows, part), (part + pad, 1)),

@@ -15,12 +15,13 @@ from tilewright.kernels._row_kernels import norm_held, norm_long, softmax_held, 
 from tilewright.kernels.operands import Operand, Rows, axis_of, check_together, launcher, read, result, rows_of
 from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
+from tilewright.transactions import WARP
 
 BYTES = 64  # of a row that a thread holds
 SMALLEST_BLOCK = 128
 # Of vectors of fewer than 16 bytes, up to a warp of threads for a row: with more for each, softmax of rows of 49 to 197
 # elements takes 1.5 to 4 times as long on an H200.
-_NARROW_BYTES, _NARROW_VECTORS, WARP = 28, 7, 32
+_NARROW_BYTES, _NARROW_VECTORS = 28, 7
 MOST_THREADS = 1024
 MACHINE_EPSILON = {float16: 2.0**-10, bfloat16: 2.0**-7, float32: 2.0**-23, float64: 2.0**-52}
 RESIDENT = 1024  # threads of a multiprocessor, so that each may have 64 registers
