@@ -3,7 +3,7 @@
 Device code, traced into kernels. The pieces of a tile are those of the Hopper kernel of `tw.matmul`. Blocks compute the
 rank's own rows first, then those of the ranks behind it in the ring. Where no copy engine does it, three warps of each
 block, which have no other work, copy the rank's rows to the other ranks meanwhile, a part at a time; whoever is done
-last with a part tells its reader. The thread that fills the ring of stages waits for the part in which the tile ends.
+last with a part tells all readers. The thread that fills the ring of stages waits for the part in which the tile ends.
 
 Copies never wait for other ranks, so ranks that wait for each other's parts get them.
 """
@@ -34,10 +34,9 @@ def matmul_gathered(D, A, B, bias, arrived, slots, flags, told, counters, rank, 
     """Compute D[m, n, r] = sum over k of A_r[m, k] * B[n, k] + bias for each rank r, where A_r are the rows of rank r.
 
     A are the own rows, `arrived[m, k, r]` those that rank r writes to this one. The own ones go to `slots`, matrices in
-    the memory of the other ranks, in the order in which they are listed; where none is, copy engines send them. `part`
-    is the extent (rows, K) of what is told at once. `flags` are what the other ranks wait for, in the same order, and
-    `told` what this one waits for: [r, i] of it becomes `number` when part i of rank r has come. `counters` has a zero
-    for each part of each slot.
+    the memory of the other ranks; where none is, copy engines send them. `part` is the extent (rows, K) of what is told
+    at once. `flags` are what the other ranks wait for, and `told` what this one waits for: [r, i] of it becomes
+    `number` when part i of rank r has come. `counters` has a zero for each part.
     """
     m, _, k = plan.tile
     B = once_if_shared(B)
@@ -52,19 +51,21 @@ def matmul_gathered(D, A, B, bias, arrived, slots, flags, told, counters, rank, 
         if tw.thread_idx.x == 0:
             state, parts = ring.producer(), Parts(A.shape, part)
             for row, column, sender, _split in works:
-                arrival = Arrival(told, sender, number, sender == rank)
                 rows = plan.cluster * row + place
-                for k_tile in range(works.k_tiles):
-                    last = tw.minimum((k_tile + 1) * k, A.shape[1]) - 1  # a tile of K may reach over several parts
-                    arrival.wait(parts.of(rows * m, last))
-                    with state.fill() as (stage, full):
-                        if sender == rank:
+                if sender == rank:  # outside of the loop, which is all that small tiles wait for
+                    for k_tile in range(works.k_tiles):
+                        with state.fill() as (stage, full):
                             tile = tw.local_tile(A, (m, k), (rows, k_tile), guard=True)
                             tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
-                        else:
+                            bring_columns(plan, B, sB[:, :, stage], (column, k_tile, sender), full, place)
+                else:
+                    arrival = Arrival(told, sender, number, parts.of(rows * m, 0), part[1])
+                    for k_tile in range(works.k_tiles):
+                        arrival.wait(tw.minimum((k_tile + 1) * k, A.shape[1]) - 1)
+                        with state.fill() as (stage, full):
                             tile = tile_of(plan, arrived, (m, k), (rows, k_tile, sender))
                             tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
-                        bring_columns(plan, B, sB[:, :, stage], (column, k_tile, sender), full, place)
+                            bring_columns(plan, B, sB[:, :, stage], (column, k_tile, sender), full, place)
         elif sends and tw.thread_idx.x >= WARP:
             send(A, slots, flags, counters, part, rank, number)
     else:
@@ -76,59 +77,75 @@ def matmul_gathered(D, A, B, bias, arrived, slots, flags, told, counters, rank, 
 
 
 class Arrival:
-    """How much of a rank's rows has come. Parts come in order: whoever tells of one knows of those before."""
+    """How much of the rows of a tile has come from their rank: the parts from `part` on, each of so many columns."""
 
-    __tilewright_state__ = True  # `known` changes on the device
+    __tilewright_state__ = True  # `part` and `known` change on the device
 
-    def __init__(self, told, sender, number, is_own):
+    def __init__(self, told, sender, number, part, columns):
         self.told, self.sender, self.number = told, sender, number
-        self.known = tw.where(is_own, 1 << 30, 0)  # so many parts are known to be there
+        self.part, self.columns = part, columns
+        self.known = tw.int32(0)  # so many columns are known to be there
 
     @tw.function
-    def wait(self, part):
-        """Wait until a part is there, for the bulk copies that follow."""
-        if self.known <= part:
-            while tw.load(self.told, (self.sender, part), sem="acquire", scope="sys") < self.number:
+    def wait(self, column):
+        """Wait until a column is there, for the bulk copies that follow."""
+        while self.known <= column:  # a tile of K may reach over several parts
+            while tw.load(self.told, (self.sender, self.part), sem="acquire", scope="sys") < self.number:
                 pass
             tw.fence_proxy_async("global")  # other GPUs wrote by ordinary stores
-            self.known = part + 1
+            self.part += 1
+            self.known += self.columns
 
 
 @tw.function
 def send(A, slots, flags, counters, part, rank, number):
-    """Copy the rank's rows to the slots of the other ranks, and tell each of every part."""
+    """Copy the rank's rows to the slots of the other ranks, and tell all of them of every part."""
     # By words: of a vector of smaller elements each would take a register.
     source, targets, width = A.recast(tw.uint32), [slot.recast(tw.uint32) for slot in slots], 4
     parts = Parts(source.shape, (part[0], part[1] * A.dtype.bytes // 4))
     threads = tw.grid_dim.x * SENDERS * WARP
     thread = tw.block_idx.x * (SENDERS * WARP) + tw.thread_idx.x - WARP
-    for reader in tw.static_range(len(targets)):
-        for i in range(parts.down):
-            for j in range(parts.across):
-                first = i * parts.extent[0], j * parts.extent[1]
-                rows = tw.minimum(parts.extent[0], source.shape[0] - first[0])
-                across = tw.minimum(parts.extent[1], source.shape[1] - first[1]) // width
-                copy_part(source, targets[reader], first, (rows, across), width, thread, threads)
-                tw.sync_warp()
-                if tw.lane_id() == 0:
-                    one, goal = i * parts.across + j, tw.grid_dim.x * SENDERS
-                    count_arrival(counters, (reader, one), goal, [flags[reader]], 0, (rank, one), number)
+    for i in range(parts.down):
+        for j in range(parts.across):
+            first = i * parts.extent[0], j * parts.extent[1]
+            rows = tw.minimum(parts.extent[0], source.shape[0] - first[0])
+            across = tw.minimum(parts.extent[1], source.shape[1] - first[1]) // width
+            copy_part(source, targets, first, (rows, across), width, thread, threads)
+            tw.sync_warp()
+            if tw.lane_id() == 0:
+                one, goal = i * parts.across + j, tw.grid_dim.x * SENDERS
+                count_arrival(counters, (0, one), goal, flags, None, (rank, one), number)
 
 
 @tw.function
-def copy_part(source, target, first, extent, width, thread, threads):
-    """Copy the vectors of a part of a matrix that are this thread's."""
+def copy_part(source, targets, first, extent, width, thread, threads):
+    """Copy the vectors of a part of a matrix that are this thread's to each of the targets."""
     rows, across = extent
-    count = rows * across
+    down, right = threads // across, threads % across
     held = [tw.registers(source.dtype, (1, width)) for _ in range(_VECTORS)]
-    for begin in range(thread, count, threads * _VECTORS):
+    row, column = thread // across, thread % across
+    while row < rows:
+        places = steps_from((row, column), _VECTORS, down, right, across)
         for v in tw.static_range(_VECTORS):
-            i = begin + v * threads
-            if i < count:
-                place = first[0] + i // across, first[1] // width + i % across
-                tw.copy(tw.local_tile(source, (1, width), place), held[v])
+            if places[v][0] < rows:
+                tw.copy(tw.local_tile(source, (1, width), where_in(first, places[v], width)), held[v])
         for v in tw.static_range(_VECTORS):
-            i = begin + v * threads
-            if i < count:
-                place = first[0] + i // across, first[1] // width + i % across
-                tw.copy(held[v], tw.local_tile(target, (1, width), place))
+            if places[v][0] < rows:
+                for target in targets:
+                    tw.copy(held[v], tw.local_tile(target, (1, width), where_in(first, places[v], width)))
+        row, column = places[_VECTORS]
+
+
+def steps_from(place, count, down, right, across):
+    """Return a place (row, column) and those after each of so many steps, in rows of `across`, without a division."""
+    places = [place]
+    for _ in range(count):
+        row, column = places[-1][0] + down, places[-1][1] + right
+        is_next = column >= across
+        places.append((tw.where(is_next, row + 1, row), tw.where(is_next, column - across, column)))
+    return places
+
+
+def where_in(first, place, width):
+    """Return the place of a vector in its matrix, of that in the part that begins at `first`."""
+    return first[0] + place[0], first[1] // width + place[1]

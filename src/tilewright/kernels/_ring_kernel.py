@@ -47,12 +47,12 @@ class Parts:
 def count_arrival(counters, place, goal, flags, target, where, number):
     """Count that one of `goal` contributions to a part has been written; the last one tells the reader of it.
 
-    `counters` is zero again then. `flags` are those of all readers, of which `target` is meant, and `where` the place
-    in it.
+    `counters` is zero again then. `flags` are those of all readers, of which `target` is meant, or all where that is
+    None, and `where` the place in it.
     """
     before = tw.atomic_add(counters, place, 1, sem="acq_rel", scope="sys")
     if before == goal - 1:
         tw.store(counters, place, 0)
         for n in tw.static_range(len(flags)):
-            if n == target:
+            if target is None or n == target:
                 tw.store(flags[n], where, number, sem="release", scope="sys")

@@ -2,6 +2,8 @@
 
 Each rank multiplies what it has while the next part is on its way: parts travel from rank to rank, each in a transfer
 of its own, beginning with one's own and going round the ring from there. Any backend that sends and receives will do.
+NCCL's own collectives are faster than such transfers but for large rows between two ranks: on four H200s an all-gather
+and then the product of 8192 cubed take 702 us and transfers 1106, of 1024 x 8192 x 8192 115 and 762.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _agreed: set[tuple[Any, ...]] = set()  # kinds of calls of which all ranks of a group have told that they agree
 MOST_MODES = 8
 _COMPARED_EACH_TIME = "cpu"  # tensors there, as it costs little
+_COLLECTIVE = "nccl"  # whose collectives are taken
+# Bytes of a rank's rows that two ranks gather by one. With twice as many 16384 x 4096 x 4096 takes 672 us, 572 without.
+_MOST_TOGETHER = 32 << 20
 
 
 def group_of(name: str) -> Any:
@@ -48,6 +53,20 @@ def trade(group: Any, sent: torch.Tensor, to: int, received: torch.Tensor, sourc
     return dist.batch_isend_irecv(work) if work else []
 
 
+def _has_collectives(x: torch.Tensor, group: Any) -> bool:
+    return x.device.type == "cuda" and _COLLECTIVE in str(dist.get_backend(group))
+
+
+def _gather(out: torch.Tensor, x: torch.Tensor, group: Any) -> None:
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
+    gather(out, x, group=group)
+
+
+def _scatter(out: torch.Tensor, x: torch.Tensor, group: Any) -> None:
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name before torch 2.13
+    scatter(out, x, group=group)
+
+
 def _gathered_products(
     x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], group: Any
 ) -> list[torch.Tensor]:
@@ -55,6 +74,14 @@ def _gathered_products(
     rank, size = group.rank(), group.size()
     x = x.contiguous()
     parts = x.new_empty((size, *x.shape))
+    if _has_collectives(x, group) and (size > 2 or x.nbytes <= _MOST_TOGETHER):
+        rows = parts.flatten(0, 1)
+        if x.numel():
+            _gather(rows, x, group)
+        found = [x.new_empty((*rows.shape[:-1], w.shape[1])) for w in weights]
+        for w, bias, y in zip(weights, biases, found, strict=True):
+            _product(rows, w, y, bias)
+        return [rows, *found]
     products = [x.new_empty((size, *x.shape[:-1], w.shape[1])) for w in weights]
     steps = [((rank - s) % size, (rank + s) % size) for s in range(1, size)]
     works = [trade(group, x, to, parts[source], source) for to, source in steps]
@@ -70,11 +97,19 @@ def _gathered_products(
 def _scattered_products(
     xs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], group: Any
 ) -> torch.Tensor:
-    """Return this rank's rows of the sum of all ranks' products, added up in the order of the ranks.
+    """Return this rank's rows of the sum of all ranks' products, added up in the order of the ranks, or in NCCL's.
 
     A rank may have several products, each with a bias, which it adds up before.
     """
     rank, size = group.rank(), group.size()
+    if size > 1 and _has_collectives(xs[0], group):
+        whole = xs[0].new_empty((*xs[0].shape[:-1], weights[0].shape[1]))
+        for n, (x, w, bias) in enumerate(zip(xs, weights, biases, strict=True)):
+            _product(x, w, whole, bias, n > 0)
+        own = whole.new_empty((whole.shape[0] // size, *whole.shape[1:]))
+        if own.numel():
+            _scatter(own, whole, group)
+        return own
     parts = [
         x.unflatten(0, (size, -1)) if x.numel() else x.new_empty((size, x.shape[0] // size, *x.shape[1:])) for x in xs
     ]
@@ -191,13 +226,12 @@ def matmul_all_reduce_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> 
     found = group_of(group)
     rows, size = math.prod(x.shape[:-1]), found.size()
     y = x.new_empty((*x.shape[:-1], w.shape[1]))
-    if rows % size:
+    if rows % size or _has_collectives(x, found):
         _product(x, w, y)
         dist.all_reduce(y, group=found)
     else:
         part = _scattered_products([x.reshape(rows, x.shape[-1])], [w], [None], found)
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
-        gather(y.view(rows, w.shape[1]), part.contiguous(), group=found)
+        _gather(y.view(rows, w.shape[1]), part.contiguous(), found)
     return y
 
 
