@@ -375,6 +375,18 @@ def test_the_tour_has_colours_only_where_they_are_wanted(monkeypatch: pytest.Mon
         assert len(backgrounds) == (0 if no_color else 128)
 
 
+def test_the_tour_prints_in_the_locale_c() -> None:
+    """There Python lets bytes that it could not decode through, and no other sign."""
+    done = subprocess.run(
+        (sys.executable, "-m", "tilewright", "demo", "--backend", "sim"),
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:surrogateescape"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"3 | 0 1 2 3 4 5 6 7   3 | 3 2 1 0 7 6 5 4" in done.stdout
+
+
 def test_the_tour_interrupted_leaves_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt() -> tour.Stop:
         raise KeyboardInterrupt
