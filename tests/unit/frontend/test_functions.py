@@ -240,7 +240,7 @@ def test_super_in_blocks_of_a_method():
             total = 0
             for _ in range(x):
                 total += x > 0 and super().scaled(1) > 0
-            return total + (lambda other: super(Derived, other).scaled(100))(me)
+            return total + (lambda other: super().scaled(100))(me)
 
         @tw.kernel
         def kernel(self, out):
