@@ -25,7 +25,7 @@ from tilewright.kernel_code import Code
 from tilewright.notebook import KernelShown, LauncherShown
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime import compiled, replays
-from tilewright.runtime.launch import LaunchConfig, launch_config
+from tilewright.runtime.launch import LaunchConfig, computed_grid, launch_config
 from tilewright.runtime.options import Options, as_int, configured, stream_handle
 from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
 from tilewright.runtime.recent import Recent
@@ -449,11 +449,10 @@ class Launcher(LauncherByName, LauncherShown):
 
     def _configure(self, ready: Ready, args: tuple[Any, ...]) -> LaunchConfig:
         """Return the checked configuration, and remember it unless the grid depends on the arguments."""
-        shared = ready.dynamic_shared_bytes
-        if callable(self.grid):
-            return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared, self.kernel.options.cluster)
-        config = launch_config(self.grid, self.block, shared, self.kernel.options.cluster)
-        self._config = None if config.is_empty else config
+        grid = computed_grid(self.grid, args[self.kernel.bound :]) if callable(self.grid) else self.grid
+        config = launch_config(grid, self.block, ready.dynamic_shared_bytes, self.kernel.options.cluster)
+        if not callable(self.grid):
+            self._config = None if config.is_empty else config
         return config
 
     def admitted(self, args: tuple[Any, ...]) -> tuple[Ready, LaunchConfig]:

@@ -23,6 +23,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer, Parameter, TensorMap, Value
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
 from tilewright.runtime.attributes import Attribute
+from tilewright.runtime.launch import computed_grid
 from tilewright.runtime.plan import named_leaves, scalar_type
 
 Extents: TypeAlias = "tuple[Size | int, Size | int, Size | int]"
@@ -276,7 +277,7 @@ def _or(known: int | None, size: Size) -> Size | int:
 
 
 def _grid(grid: Any, seen: Sequence[Any]) -> Extents:
-    found = grid(*seen) if callable(grid) else grid
+    found = computed_grid(grid, seen) if callable(grid) else grid
     extents = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     if not 1 <= len(extents) <= 3:
         raise ArgumentError(f"a grid has 1 to 3 extents, got {len(extents)}")
