@@ -233,7 +233,7 @@ class Kernel(KernelByName, KernelShown):
         shape = None if block is None else launch_config(1, block).block
         values = self.complete(args, kwargs)
         types = {
-            p.name: argument_type(p.name, value, is_constexpr=p.is_constexpr)
+            p.name: argument_type(p.name, value, is_constexpr=p.is_constexpr, declared=p.dtype)
             for p, value in zip(self.parameters, values, strict=True)
         }
         return lower(
@@ -288,7 +288,8 @@ class _Variant:
         self.kernel = kernel
         self.block = block
         names = [p.name for p in kernel.parameters]
-        self.signature: Signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
+        numbers = {p.name: p.dtype for p in kernel.parameters if p.dtype is not None}
+        self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr], numbers=numbers)
         self.forgotten: int = 0  # how often what was compiled was dropped
         # How many arguments a call gives when none is bound or left to its default; -1: always complete them.
         self.arguments: int = -1 if kernel.bound or kernel.takes_any_number else len(names)
@@ -297,7 +298,7 @@ class _Variant:
         """Drop what was compiled."""
         self.forgotten += 1
         replays.close(self.signature)
-        self.signature = Signature(self.signature.names, self.signature.constexpr)
+        self.signature = Signature(self.signature.names, self.signature.constexpr, numbers=self.signature.numbers)
 
     def admit(self, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...]) -> Ready:
         """Return what runs calls of a new kind, compiled if need be, and remember it."""

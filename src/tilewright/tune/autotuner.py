@@ -18,7 +18,8 @@ from tilewright.launch import Kernel
 from tilewright.pickling import ByName
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.plan import ArgumentPlan, Signature, scalar_type
+from tilewright.runtime.numbers import scalar_type
+from tilewright.runtime.plan import ArgumentPlan, Signature
 from tilewright.runtime.result_rows import Place, Winner
 from tilewright.runtime.result_store import Store
 from tilewright.tune.configs import Config, Extent
