@@ -100,6 +100,12 @@ def length(y, x):
     y[0] = len(x)
 
 
+@tw.autotune(configs=[tw.Config(n=1), tw.Config(n=2)], key=[], progress=False)
+@tw.kernel
+def tuned(y, x, n: tw.constexpr):
+    y[tw.thread_idx.x] = x[tw.thread_idx.x]
+
+
 def helper(n):
     return 1 // n
 
@@ -148,6 +154,24 @@ def test_what_a_kernel_may_not_hold_shows_the_call_only():
     with pytest.raises(tw.LanguageError, match="yield is not possible in a kernel") as caught:
         yielding[1, 64](*ARRAYS)
     assert [frame.filename for frame in traceback.extract_tb(caught.tb)] == [__file__]
+
+
+@SHORTENED
+@pytest.mark.parametrize(
+    ("call", "message", "inner"),
+    [
+        (lambda: tuned[4], "tuned is launched as tuned\\[grid, block\\]", []),
+        (lambda: tuned[1, 64](ARRAYS[0]), "missing a required argument: 'x'", []),
+        (lambda: tuned[lambda meta: meta["none"], 64](*ARRAYS), "none", ["<lambda>"]),
+        (lambda: tuned[1, "a"](*ARRAYS), "block 'a'", []),
+    ],
+)
+def test_a_tuned_kernel_hides_its_frames_too(call, message, inner):
+    with pytest.raises(Exception, match=message):
+        call()
+    found = frames(call)
+    assert [file for file, _ in found if file.startswith(PACKAGE)] == []
+    assert [name for _, name in found if name != "frames"] == ["<lambda>", *inner]
 
 
 @SHORTENED
