@@ -87,6 +87,19 @@ def test_what_the_type_does_not_hold_is_refused(numbers: tuple[float, ...], mess
     assert out[0] == 2
 
 
+@pytest.mark.parametrize("number", [1e39, -1e300, float(2**200)])
+def test_a_float_beyond_float32_is_refused_as_on_a_gpu(number: float) -> None:
+    @tw.kernel
+    def plain(out, x):
+        out[0] = x
+
+    out = np.zeros(1)
+    with pytest.raises(tw.ArgumentError, match="argument x is .*, which does not fit into float32"):
+        plain[1, 1](out, number)
+    plain[1, 1](out, float("inf"))
+    assert out[0] == np.inf
+
+
 def test_an_int_that_no_declaration_narrows_is_int64_in_the_source_too() -> None:
     @tw.kernel
     def plain(out, n):
