@@ -110,6 +110,11 @@ def helper(n):
     return 1 // n
 
 
+@tw.kernel
+def asserting(y, x):
+    assert len(y.shape) == 2, "y is a matrix"
+
+
 ARRAYS = (np.zeros(64, np.float32), np.ones(64, np.float32))
 
 
@@ -133,6 +138,7 @@ def frames(call):
         (calling, ["calling"]),
         (without_such_axis, ["without_such_axis"]),
         (dividing, ["dividing", "helper"]),
+        (asserting, ["asserting"]),
         (calling_with_one, ["calling_with_one"]),  # the call does not fit, whose fault is the caller's
     ],
     ids=lambda x: getattr(x, "__name__", ""),

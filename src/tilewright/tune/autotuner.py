@@ -97,10 +97,12 @@ class Autotuned(ByName):
         """Return the tuned kernel with a grid and a block."""
         if not isinstance(self.__wrapped__, Kernel):
             raise ArgumentError(f"{self.__name__} is a function that launches, not a kernel: call it without [...]")
-        if not isinstance(configuration, tuple) or len(configuration) != 2:
+        try:
+            grid, block = configuration
+        except (TypeError, ValueError):
             name = self.__name__
-            raise ArgumentError(f"{name} is launched as {name}[grid, block](...), got {name}[{configuration!r}]")
-        grid, block = configuration
+            text = f"{name} is launched as {name}[grid, block](...), got {name}[{configuration!r}]"
+            raise ArgumentError(text) from None
         return functools.partial(self._call_kernel, grid, block)
 
     @hiding_frames
