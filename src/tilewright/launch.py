@@ -164,6 +164,7 @@ class Kernel(KernelByName, KernelShown):
             return self
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
+    @hiding_frames
     def configure(self, **options: Any) -> Kernel:
         """Return the kernel with options: those below, and `fastmath` as in `@tw.kernel`.
 
@@ -285,8 +286,7 @@ class _Variant:
     """A kernel for one block shape: a signature with its argument plans."""
 
     def __init__(self, kernel: Kernel, block: tuple[int, int, int]) -> None:
-        self.kernel = kernel
-        self.block = block
+        self.kernel, self.block = kernel, block
         names = [p.name for p in kernel.parameters]
         numbers = {p.name: p.dtype for p in kernel.parameters if p.dtype is not None}
         self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr], numbers=numbers)

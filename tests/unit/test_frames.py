@@ -170,9 +170,10 @@ def test_what_a_kernel_may_not_hold_shows_the_call_only():
         (lambda: tuned[1, 64](ARRAYS[0]), "missing a required argument: 'x'", []),
         (lambda: tuned[lambda meta: meta["none"], 64](*ARRAYS), "none", ["<lambda>"]),
         (lambda: tuned[1, "a"](*ARRAYS), "block 'a'", []),
+        (lambda: racing.configure(fast=True), "got fast", []),
     ],
 )
-def test_a_tuned_kernel_hides_its_frames_too(call, message, inner):
+def test_tuned_and_configured_kernels_hide_their_frames_too(call, message, inner):
     with pytest.raises(Exception, match=message):
         call()
     found = frames(call)
