@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.dtypes import DType, bool_, dtype, float32, int32, int64
+from tilewright.dtypes import ALL, DType, bool_, dtype, float32, int32, int64
 from tilewright.errors import ArgumentError
 
 
@@ -34,17 +34,19 @@ class NumberType:
 def number_type(name: str, value: object, declared: DType | None) -> NumberType | None:
     """Return how a kernel gets a number: in the declared type, or that of `scalar_type`; None for another object.
 
-    Raises `ArgumentError` where the declared type has fewer kinds of numbers: for a float where it is an integer.
+    Raises `ArgumentError` where the declared type has fewer kinds of numbers, for a float where it is an integer, and
+    for types that are those of arrays only.
     """
     element = scalar_type(value)
     if element is None:
         return None
     if declared is None:
         return NumberType(element, int32 if element is int32 and isinstance(value, int) else None)
-    if element is not declared and not declared.is_float and (element.is_float or declared is bool_):
+    narrows = not declared.is_float and (element.is_float or declared is bool_)
+    if declared not in ALL or (narrows and element is not declared):
         raise ArgumentError(
             f"argument {name!r} is {value!r}, and the kernel declares {name}: {declared!r}",
-            help="convert it before the launch, or declare another type",
+            help="convert it, or declare another type: of integers, or of floats of 16 bits and more",
         )
     return NumberType(declared, None if declared.is_float or declared is bool_ else declared, is_declared=True)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tilewright.dtypes import ALL, DType, int32, int64
+from tilewright.dtypes import ALL, FLOAT8, DType, int32, int64
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.core import Buffer, Parameter, Space, Value
 from tilewright.ir.facts import Facts, unknown
@@ -186,7 +186,7 @@ def _declared_type(annotation: Any, function: types.FunctionType) -> DType | Non
     return annotation if isinstance(annotation, DType) else None
 
 
-_TYPES = frozenset({*(element.name for element in ALL), "bool_"})
+_TYPES = frozenset({*(element.name for element in (*ALL, *FLOAT8)), "bool_"})
 
 
 def definition_of(function: types.FunctionType) -> SourceLocation:

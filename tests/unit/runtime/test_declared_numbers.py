@@ -100,6 +100,18 @@ def test_a_float_beyond_float32_is_refused_as_on_a_gpu(number: float) -> None:
     assert out[0] == np.inf
 
 
+def test_types_of_arrays_only_are_refused_for_numbers() -> None:
+    @tw.kernel
+    def plain(out, x: tw.float8_e4m3fn):
+        out[0] = x[0].to(tw.float32)
+
+    out = np.zeros(1)
+    plain[1, 1](out, np.full(1, 0.5, ml_dtypes.float8_e4m3fn))
+    assert out[0] == 0.5
+    with pytest.raises(tw.ArgumentError, match="argument 'x' is 0.5, and the kernel declares x: tw.float8_e4m3fn"):
+        plain[1, 1](out, 0.5)
+
+
 def test_an_int_that_no_declaration_narrows_is_int64_in_the_source_too() -> None:
     @tw.kernel
     def plain(out, n):
