@@ -193,11 +193,11 @@ def is_ours(name: str) -> bool:
 
 
 def record_of(files: dict[str, bytes], record: str) -> bytes:
-    """Return the RECORD of a wheel: each file with its hash and length, and itself without."""
+    """Return the RECORD of a wheel: each file with its hash, which tells of its length too, and itself without."""
     lines = []
     for name, content in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        lines.append(f"{name},sha256={digest},{len(content)}\n")
+        lines.append(f"{name},sha256={digest},\n")
     return "".join((*lines, f"{record},,\n")).encode()
 
 

@@ -148,7 +148,7 @@ def _is_between(frame: FrameType) -> bool:
 def _is_fault_of_ours(error: BaseException, frames: list[TracebackType]) -> bool:
     if isinstance(error, TilewrightError):
         return isinstance(error, InternalError)
-    while isinstance(error, TypeError) and frames and frames[-1].tb_frame.f_code in _ENTRIES:
+    while isinstance(error, (TypeError, AssertionError)) and frames and frames[-1].tb_frame.f_code in _ENTRIES:
         frames = frames[:-1]
     return bool(frames) and _is_ours(frames[-1]) and not _is_deliberate(error, frames[-1])
 

@@ -25,7 +25,7 @@ from tilewright.kernel_code import Code
 from tilewright.notebook import KernelShown, LauncherShown
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime import compiled, replays
-from tilewright.runtime.launch import LaunchConfig, launch_config
+from tilewright.runtime.launch import LaunchConfig, computed_grid, launch_config
 from tilewright.runtime.options import Options, as_int, configured, stream_handle
 from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
 from tilewright.runtime.recent import Recent
@@ -164,6 +164,7 @@ class Kernel(KernelByName, KernelShown):
             return self
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
+    @hiding_frames
     def configure(self, **options: Any) -> Kernel:
         """Return the kernel with options: those below, and `fastmath` as in `@tw.kernel`.
 
@@ -233,7 +234,7 @@ class Kernel(KernelByName, KernelShown):
         shape = None if block is None else launch_config(1, block).block
         values = self.complete(args, kwargs)
         types = {
-            p.name: argument_type(p.name, value, is_constexpr=p.is_constexpr)
+            p.name: argument_type(p.name, value, is_constexpr=p.is_constexpr, declared=p.dtype)
             for p, value in zip(self.parameters, values, strict=True)
         }
         return lower(
@@ -285,10 +286,10 @@ class _Variant:
     """A kernel for one block shape: a signature with its argument plans."""
 
     def __init__(self, kernel: Kernel, block: tuple[int, int, int]) -> None:
-        self.kernel = kernel
-        self.block = block
+        self.kernel, self.block = kernel, block
         names = [p.name for p in kernel.parameters]
-        self.signature: Signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
+        numbers = {p.name: p.dtype for p in kernel.parameters if p.dtype is not None}
+        self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr], numbers=numbers)
         self.forgotten: int = 0  # how often what was compiled was dropped
         # How many arguments a call gives when none is bound or left to its default; -1: always complete them.
         self.arguments: int = -1 if kernel.bound or kernel.takes_any_number else len(names)
@@ -297,7 +298,7 @@ class _Variant:
         """Drop what was compiled."""
         self.forgotten += 1
         replays.close(self.signature)
-        self.signature = Signature(self.signature.names, self.signature.constexpr)
+        self.signature = Signature(self.signature.names, self.signature.constexpr, numbers=self.signature.numbers)
 
     def admit(self, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...]) -> Ready:
         """Return what runs calls of a new kind, compiled if need be, and remember it."""
@@ -449,11 +450,10 @@ class Launcher(LauncherByName, LauncherShown):
 
     def _configure(self, ready: Ready, args: tuple[Any, ...]) -> LaunchConfig:
         """Return the checked configuration, and remember it unless the grid depends on the arguments."""
-        shared = ready.dynamic_shared_bytes
-        if callable(self.grid):
-            return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared, self.kernel.options.cluster)
-        config = launch_config(self.grid, self.block, shared, self.kernel.options.cluster)
-        self._config = None if config.is_empty else config
+        grid = computed_grid(self.grid, args[self.kernel.bound :]) if callable(self.grid) else self.grid
+        config = launch_config(grid, self.block, ready.dynamic_shared_bytes, self.kernel.options.cluster)
+        if not callable(self.grid):
+            self._config = None if config.is_empty else config
         return config
 
     def admitted(self, args: tuple[Any, ...]) -> tuple[Ready, LaunchConfig]:

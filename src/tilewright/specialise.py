@@ -34,6 +34,7 @@ from tilewright.runtime.launch import (
     launch_config,
     share_memory,
 )
+from tilewright.runtime.numbers import number_type
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.runtime.options import has_dependent_launches, is_simulator_chosen, stream_handle
 from tilewright.runtime.plan import (
@@ -44,7 +45,6 @@ from tilewright.runtime.plan import (
     Structured,
     is_constant,
     refusal_of,
-    scalar_type,
     shown_argument,
 )
 from tilewright.runtime.pointers import reached
@@ -517,7 +517,9 @@ def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:
     return ScalarSlot(argument, element)
 
 
-def argument_type(name: str, value: Any, *, is_constexpr: bool, depth: int = 0) -> ArgumentType:
+def argument_type(
+    name: str, value: Any, *, is_constexpr: bool, declared: DType | None = None, depth: int = 0
+) -> ArgumentType:
     """Return what a kernel is specialised on for an argument, or for a spec in its place; `depth` counts structures."""
     if is_constexpr or value is None:
         return ConstantValue(value)
@@ -528,9 +530,9 @@ def argument_type(name: str, value: Any, *, is_constexpr: bool, depth: int = 0) 
     info = describe(value, name)
     if info is not None:
         return _array_type(info)
-    element = scalar_type(value)
-    if element is not None:
-        return ScalarType(element)
+    number = number_type(name, value, declared)
+    if number is not None:
+        return ScalarType(number.of(name, value))
     structure = structure_of(value)
     if structure is not None:
         demand_depth(depth, name)

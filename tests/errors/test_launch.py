@@ -249,6 +249,27 @@ def test_output_that_overlaps_with_itself():
     unchanged(base, lambda: increase[1, 4](dst, floats(4)))
 
 
+@refused(
+    tw.ArgumentError,
+    """
+    the function of the grid does not take the arguments of the kernel: blocks() takes 1 positional argument but 2 were given
+      help: it gets all of them by position, defaults too: lambda y, *_: tw.ceil_div(y.shape[0], 256)
+    """,
+)
+def test_a_grid_of_other_arguments():
+    def blocks(dst):
+        return 1
+
+    blocks.__qualname__ = "blocks"
+    dst = floats(4)
+    unchanged(dst, lambda: increase[blocks, 4](dst, floats(4)))
+
+
+def test_a_grid_s_own_type_error_is_the_user_s():
+    with pytest.raises(TypeError, match="NoneType"):
+        increase[lambda dst, src: None + 1, 4](floats(4), floats(4))
+
+
 def test_inputs_may_be_read_only_and_overlap_with_themselves():
     src = np.broadcast_to(np.float32(3), (4,))
     dst = floats(4)

@@ -49,11 +49,27 @@ bare = Fake()
 uncompiled = Uncompiled()
 number = 3
 
+class Many(Fake):
+    def __call__(self, dst, *srcs):
+        pass
+
 class Holder:
     method = Fake()
 
 def example_fake():
     return (2, 3), 128, ("D", "S")
+
+several = Many()
+def example_several():
+    return 1, 32, ("D", "S", "T")
+
+def example_wrong():
+    return 1, 32, 5
+def example_long():
+    return 1, 32, ("D", "S", 32, "T")
+def example_asks(n):
+    return 1, 32, ("D", "S")
+wrong = long = asks = fake
 """
 
 
@@ -195,6 +211,12 @@ def test_show_makes_arrays_of_their_description(file: str, monkeypatch: pytest.M
     assert "(('float32', (8, 4), ('stride', (1, 8))), ('bfloat16', 1), 32)" in result.output
 
 
+def test_show_gives_a_starred_parameter_all_its_arguments(file: str) -> None:
+    assert "(1, 32) ('D', 'S', 'T')" in call("show", f"{file}:several").output
+    texts = [part for text in ("dst=1", "srcs=2", "srcs=3", "srcs=4") for part in ("--arg", text)]
+    assert "(1, 2, 3, 4)" in call("show", f"{file}:several", *texts).output
+
+
 def test_show_ptx_and_json(file: str) -> None:
     assert call("show", f"{file}:fake", "--ptx", "--arch", "sm_80").output.startswith(".target sm_80\n")
     data = json.loads(call("show", f"{file}:fake", "--ptx", "--json").output)
@@ -221,11 +243,12 @@ def test_show_loads_a_file_called_like_a_standard_module(tmp_path: Path, monkeyp
     assert sys.modules["copy"] is copy
 
 
+_NAMES = ["fake", "bare", "uncompiled", "Holder.method", "several", "wrong", "long", "asks"]
+
+
 def test_show_lists_kernels_where_none_is_named(file: str) -> None:
-    assert call("show", file).output.split() == ["fake", "bare", "uncompiled", "Holder.method"]
-    assert json.loads(call("show", file, "--json").output) == {
-        "kernels": ["fake", "bare", "uncompiled", "Holder.method"]
-    }
+    assert call("show", file).output.split() == _NAMES
+    assert json.loads(call("show", file, "--json").output) == {"kernels": _NAMES}
 
 
 @pytest.mark.parametrize(
@@ -238,6 +261,14 @@ def test_show_lists_kernels_where_none_is_named(file: str) -> None:
         (["{file}:bare", "--arg", "other=1"], 2, "is not NAME=VALUE with a NAME of: dst, src, threads"),
         (["{file}:bare", "--arg", "dst"], 2, "is not NAME=VALUE"),
         (["{file}:bare", "--arg", "dst=no_such"], 2, "NameError"),
+        (["{file}:bare", "--arg", "dst=float32[4,:]"], 2, "':' among extents is not a number"),
+        (["{file}:wrong"], 1, "example_wrong() returned (1, 32, 5) help: return (grid, block, args)"),
+        (
+            ["{file}:long"],
+            1,
+            "that example_long() returns: too many positional arguments help: long(dst, src, threads=32)",
+        ),
+        (["{file}:asks"], 1, "example_asks() cannot be called: missing a required argument: 'n'"),
         (["{file}:fake", "--grid", "two"], 2, "'two' is not one to three numbers with commas"),
         (["{file}:fake", "--block", "1,2,3,4"], 2, "is not one to three numbers with commas"),
         (["{file}:fake", "--arch", "sm_1"], 2, "no architecture is called 'sm_1'"),
@@ -373,6 +404,18 @@ def test_the_tour_has_colours_only_where_they_are_wanted(monkeypatch: pytest.Mon
         # As many colours as banks, and each bank in its own: 8 rows of 8, before and after.
         assert len(set(backgrounds)) == len({bank for _, bank in backgrounds}) == (0 if no_color else 8)
         assert len(backgrounds) == (0 if no_color else 128)
+
+
+def test_the_tour_prints_in_the_locale_c() -> None:
+    """There Python lets bytes that it could not decode through, and no other sign."""
+    done = subprocess.run(
+        (sys.executable, "-m", "tilewright", "demo", "--backend", "sim"),
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:surrogateescape"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"3 | 0 1 2 3 4 5 6 7   3 | 3 2 1 0 7 6 5 4" in done.stdout
 
 
 def test_the_tour_interrupted_leaves_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:

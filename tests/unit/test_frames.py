@@ -100,8 +100,19 @@ def length(y, x):
     y[0] = len(x)
 
 
+@tw.autotune(configs=[tw.Config(n=1), tw.Config(n=2)], key=[], progress=False)
+@tw.kernel
+def tuned(y, x, n: tw.constexpr):
+    y[tw.thread_idx.x] = x[tw.thread_idx.x]
+
+
 def helper(n):
     return 1 // n
+
+
+@tw.kernel
+def asserting(y, x):
+    assert len(y.shape) == 2, "y is a matrix"
 
 
 ARRAYS = (np.zeros(64, np.float32), np.ones(64, np.float32))
@@ -127,6 +138,7 @@ def frames(call):
         (calling, ["calling"]),
         (without_such_axis, ["without_such_axis"]),
         (dividing, ["dividing", "helper"]),
+        (asserting, ["asserting"]),
         (calling_with_one, ["calling_with_one"]),  # the call does not fit, whose fault is the caller's
     ],
     ids=lambda x: getattr(x, "__name__", ""),
@@ -148,6 +160,25 @@ def test_what_a_kernel_may_not_hold_shows_the_call_only():
     with pytest.raises(tw.LanguageError, match="yield is not possible in a kernel") as caught:
         yielding[1, 64](*ARRAYS)
     assert [frame.filename for frame in traceback.extract_tb(caught.tb)] == [__file__]
+
+
+@SHORTENED
+@pytest.mark.parametrize(
+    ("call", "message", "inner"),
+    [
+        (lambda: tuned[4], "tuned is launched as tuned\\[grid, block\\]", []),
+        (lambda: tuned[1, 64](ARRAYS[0]), "missing a required argument: 'x'", []),
+        (lambda: tuned[lambda meta: meta["none"], 64](*ARRAYS), "none", ["<lambda>"]),
+        (lambda: tuned[1, "a"](*ARRAYS), "block 'a'", []),
+        (lambda: racing.configure(fast=True), "got fast", []),
+    ],
+)
+def test_tuned_and_configured_kernels_hide_their_frames_too(call, message, inner):
+    with pytest.raises(Exception, match=message):
+        call()
+    found = frames(call)
+    assert [file for file, _ in found if file.startswith(PACKAGE)] == []
+    assert [name for _, name in found if name != "frames"] == ["<lambda>", *inner]
 
 
 @SHORTENED

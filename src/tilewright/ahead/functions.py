@@ -23,7 +23,9 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer, Parameter, TensorMap, Value
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
 from tilewright.runtime.attributes import Attribute
-from tilewright.runtime.plan import named_leaves, scalar_type
+from tilewright.runtime.launch import computed_grid
+from tilewright.runtime.numbers import number_type
+from tilewright.runtime.plan import named_leaves
 
 Extents: TypeAlias = "tuple[Size | int, Size | int, Size | int]"
 
@@ -189,7 +191,7 @@ class ExportedFunction:
             if one.arch.is_amd:
                 raise ArgumentError(f"{arch} is a target of AMD, and exported kernels are launched on NVIDIA's GPUs")
             _refuse_what_only_python_does(name, one)
-        arguments = _arguments(leaves, list(lowered.values()))
+        arguments = _arguments(leaves, list(lowered.values()), {p.name: p.dtype for p in kernel.parameters})
         block = kernel.variant(launcher.block).block
         grid = _grid(launcher.grid, [_seen(p, v, arguments) for p, v in given][kernel.bound :])
         variants = tuple(Variant(one, grid, block, arguments) for one in lowered.values())
@@ -210,7 +212,9 @@ def check_name(what: str, name: object) -> str:
     return name
 
 
-def _arguments(leaves: Mapping[str, Any], lowered: Sequence[Lowered]) -> tuple[Exported, ...]:
+def _arguments(
+    leaves: Mapping[str, Any], lowered: Sequence[Lowered], declared: Mapping[str, DType | None]
+) -> tuple[Exported, ...]:
     written = frozenset().union(*(one.written for one in lowered))
     read = frozenset().union(*(one.read for one in lowered))
     found: list[Exported] = []
@@ -220,9 +224,9 @@ def _arguments(leaves: Mapping[str, Any], lowered: Sequence[Lowered]) -> tuple[E
         if info is not None:
             found.append(_array(name, path, info, path in written, path in read))
             continue
-        dtype = scalar_type(value)
-        if dtype is not None:
-            found.append(ExportedNumber(name, path, dtype))
+        number = number_type(path, value, declared.get(path))
+        if number is not None:
+            found.append(ExportedNumber(name, path, number.of(path, value)))
     return tuple(found)
 
 
@@ -276,7 +280,7 @@ def _or(known: int | None, size: Size) -> Size | int:
 
 
 def _grid(grid: Any, seen: Sequence[Any]) -> Extents:
-    found = grid(*seen) if callable(grid) else grid
+    found = computed_grid(grid, seen) if callable(grid) else grid
     extents = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     if not 1 <= len(extents) <= 3:
         raise ArgumentError(f"a grid has 1 to 3 extents, got {len(extents)}")

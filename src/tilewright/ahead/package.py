@@ -107,9 +107,7 @@ class Package:
         target = Path(folder)
         existing = [file for file in contents if (target / file).exists()]
         if existing and not overwrite:
-            raise ArgumentError(
-                f"{target} has {', '.join(existing)} already", help="write(..., overwrite=True) replaces them"
-            )
+            raise ArgumentError(f"{target} has {', '.join(existing)} already", help="overwrite=True replaces them")
         target.mkdir(parents=True, exist_ok=True)
         for file, parts in contents.items():
             _write(target / file, parts)

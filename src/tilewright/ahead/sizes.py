@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
@@ -93,21 +94,29 @@ class Size(DynamicInt):
 # Checkers of types refuse these too, as the class body has none of them.
 for _name in (
     *("bool", "index", "int", "float", "len", "iter", "lt", "le", "gt", "ge", "eq", "ne"),
-    *("truediv", "rtruediv", "pow", "divmod"),
+    *("truediv", "rtruediv", "pow", "divmod", "abs", "round", "rshift", "lshift", "and", "or"),
+    *("str", "format", "hash"),  # Python would answer for the expression, and not for its value
 ):
     setattr(Size, f"__{_name}__", Size._refuse)
 
 
 def _of(kind: str, lhs: object, rhs: object) -> Size:
-    return Size(kind, (_as_size(lhs), _as_size(rhs)))
+    left, right = _as_size(lhs), _as_size(rhs)
+    if kind in _CALLS and right.operands == (0,):
+        raise ArgumentError("the grid divides by zero")
+    return Size(kind, (left, right))
 
 
 def _as_size(value: object) -> Size:
     if isinstance(value, Size):
         return value
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentError(f"a grid is computed from whole numbers, got {value!r}")
-    return Size("constant", (value,))
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # NumPy's integers are none of Python's
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or abs(number) >= 1 << 63:
+        raise ArgumentError(f"a grid is computed from whole numbers of 64 bits, got {value!r}")
+    return Size("constant", (number,))
 
 
 @dataclass(frozen=True)

@@ -97,29 +97,54 @@ def launch_of(
 ) -> Launch:
     """Return `kernel` with the arguments of `texts` (NAME=VALUE), or those of the module's example_<kernel>()."""
     args: dict[str, Any] = {}
-    example = getattr(module, f"example_{name.rpartition('.')[2]}", None)
-    parameters = list(inspect.signature(kernel).parameters.values())  # type: ignore[arg-type]  # kernels are callable
+    title = f"example_{name.rpartition('.')[2]}()"
+    example = getattr(module, title[:-2], None)
+    signature = inspect.signature(kernel)  # type: ignore[arg-type]  # kernels are callable
+    parameters = signature.parameters
     if example is not None:
-        example_grid, example_block, values = example()
+        example_grid, example_block, values = _called(example, title)
         grid, block = grid or example_grid, block or example_block
-        args = dict(zip((parameter.name for parameter in parameters), values, strict=False))
+        try:
+            args = signature.bind_partial(*values).arguments
+        except TypeError as error:
+            raise ArgumentError(f"the arguments that {title} returns: {error}", help=f"{name}{signature}") from None
+    several: dict[str, tuple[Any, ...]] = {}  # of a parameter *NAME, which --arg may give more than once
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or key not in {parameter.name for parameter in parameters}:
-            known = ", ".join(parameter.name for parameter in parameters)
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE with a NAME of: {known}", param_hint="--arg")
+        if not equals or key not in parameters:
+            raise click.BadParameter(
+                f"{text!r} is not NAME=VALUE with a NAME of: {', '.join(parameters)}", param_hint="--arg"
+            )
         args[key] = parse_value(value, module)
-    missing = [p.name for p in parameters if p.name not in args and p.default is inspect.Parameter.empty]
+        if parameters[key].kind is inspect.Parameter.VAR_POSITIONAL:
+            args[key] = several[key] = (*several.get(key, ()), args[key])
+    missing = [p.name for p in parameters.values() if p.name not in args and p.default is p.empty and p.kind in _ONE]
     if missing:
         raise ArgumentError(
             f"{name} needs a value for {', '.join(missing)}",
             help=f"pass --arg {missing[0]}=float32[2048,2048] and so on for each, "
-            f"or define example_{name.rpartition('.')[2]}() that returns (grid, block, args)",
+            f"or define {title} that returns (grid, block, args)",
         )
-    ordered = tuple(args.get(parameter.name, parameter.default) for parameter in parameters)
+    bound = inspect.BoundArguments(signature, {p: args[p] for p in parameters if p in args})
+    bound.apply_defaults()
     if block is None:
-        return Launch(kernel, ordered)
-    return Launch(kernel[grid or 1, block], ordered)  # type: ignore[index]  # configured kernels are not in the protocol
+        return Launch(kernel, bound.args)
+    return Launch(kernel[grid or 1, block], bound.args)  # type: ignore[index]  # configured kernels are not in the protocol
+
+
+_ONE = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _called(example: Any, title: str) -> Any:  # Any: whatever the file calls so
+    """Return what example_<kernel>() of a file returns: the grid, the block and the arguments."""
+    try:
+        inspect.signature(example).bind()
+    except TypeError as error:
+        raise ArgumentError(f"{title} cannot be called: {error}", help="define it without parameters") from None
+    found = example()
+    if not (isinstance(found, (tuple, list)) and len(found) == 3 and isinstance(found[2], (tuple, list))):
+        raise ArgumentError(f"{title} returned {excerpt(repr(found))}", help="return (grid, block, args), args a tuple")
+    return found
 
 
 def parse_value(text: str, module: ModuleType) -> Any:  # Any: an array's description or a Python value
@@ -153,6 +178,8 @@ def dimensions(text: str | None, option: str) -> tuple[int, ...] | None:
 def _whole(text: str) -> int:
     """Return an extent or a stride of an array."""
     try:
+        if not text.strip().isdigit():
+            raise LayoutError(f"{text.strip()!r} among extents is not a number; [:,:] leaves all to the launch")
         return whole(text.strip())
     except LayoutError as error:
         raise click.BadParameter(str(error), param_hint="--arg") from None

@@ -56,7 +56,8 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # it stays open
     codecs.register_error(_HANDLER, _plain)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        # Of the locale C, Python passes on the bytes of names that it could not decode, and nothing else.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors=_HANDLER)
 
 

@@ -271,7 +271,8 @@ def check(script: str, arguments: tuple[str, ...], schedules: int | None, seed: 
     elif target is not None and target["kernel"] is not None:
         outcome = run_kernel(script, arguments, quiet=as_json, orders=orders)
     else:
-        raise click.BadParameter(f"File {script!r} does not exist.", param_hint="SCRIPT")
+        what = "is a directory" if os.path.isdir(script) else "does not exist"
+        raise click.BadParameter(f"File {script!r} {what}.", param_hint="SCRIPT")
     findings = outcome.run.findings
     if as_json:
         print_json(

@@ -13,9 +13,11 @@ import dis
 import enum
 import functools
 import operator
+import re
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -29,14 +31,15 @@ _SEQUENCES = (list, collections.deque, bytearray)
 _ATOMS = (int, float, complex, str, bytes, type(None), type(Ellipsis), enum.Enum, types.CodeType, range, slice)
 
 Key: TypeAlias = "tuple[int, str | None]"  # the identity of a holder, and a name in it
-Kind = Literal["item", "cell", "attribute", "absent", "sequence", "dict", "set", "array"]
+Kind = Literal["item", "cell", "attribute", "absent", "unset", "sequence", "dict", "set", "array"]
 
 
 @dataclass(frozen=True)
 class Watched:
     """A place that is compared at each launch, and what it held.
 
-    An `item` of globals and an `attribute` have a name, and so has an attribute that is `absent`, of value False.
+    An `item` of globals and an `attribute` have a name, and so has an attribute that is `absent`, of value False, and
+    one that is `unset` in an object's dictionary, so that the method of its class counts.
     The `value` of a container is a tuple of what it holds.
     """
 
@@ -61,6 +64,8 @@ class Watched:
                 return getattr(self.holder, str(self.name))
             case "absent":
                 return hasattr(self.holder, str(self.name))
+            case "unset":
+                return self.name in self.holder
         return _held(self.kind, self.holder)
 
     def renewed(self) -> Watched:
@@ -82,6 +87,8 @@ class Watched:
                 return f"getattr({h}, {self.name!r}) is {v}", names
             case "absent":
                 return f"not hasattr({h}, {self.name!r})", names
+            case "unset":
+                return f"{self.name!r} not in {h}", names
             case "set":
                 return f"{h} == {v}", {h: self.holder, v: frozenset(self.value)}
             case "array":
@@ -145,8 +152,11 @@ class Reached:
             self._function(value.__func__)
             return
         if isinstance(value, functools.partial):
-            for part in (value.func, *value.args, *value.keywords.values()):
+            for part in (value.func, value.args, value.keywords):
                 self.add(part, path)
+            return
+        if isinstance(value, weakref.ref):
+            self.add(value(), path)
             return
         if isinstance(value, types.FunctionType):
             self._function(value)
@@ -167,7 +177,7 @@ class Reached:
         kind: Kind
         if isinstance(value, _SEQUENCES):
             kind, size = "sequence", len(value)
-        elif isinstance(value, dict):
+        elif isinstance(value, (dict, types.MappingProxyType)):
             kind, size = "dict", len(value)
         elif isinstance(value, set):
             kind, size = "set", len(value)
@@ -177,6 +187,9 @@ class Reached:
             kind, size = "array", len(memoryview(value).cast("B")) // value.itemsize
         elif isinstance(value, (collections.UserDict, collections.UserList)):
             self.add(value.data, path)
+            return
+        elif isinstance(value, collections.ChainMap):
+            self.add(value.maps, path)
             return
         else:
             return
@@ -210,6 +223,8 @@ class Reached:
                 held = held.__func__
             elif isinstance(held, types.FunctionType) and name not in _dictionary(value):
                 self._watch(Watched("attribute", value if isinstance(value, type) else type(value), name, held))
+                if not isinstance(value, type):
+                    self._watch(Watched("unset", _dictionary(value), name, False))
             elif not isinstance(held, types.ModuleType) and (name in _dictionary(value) or not _is_descriptor(held)):
                 self._watch(Watched("attribute", value, name, held))
             self.add(held, f"{path}.{name}")
@@ -336,6 +351,7 @@ def names_read(code: types.CodeType) -> Names:
         elif instruction.opname == "IMPORT_NAME":
             modules.add(instruction.argval)
     by_text = _TAKE_NAMES.intersection(code.co_names)
+    by_name = _TAKE_VARIABLES.intersection(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = names_read(constant)
@@ -343,8 +359,10 @@ def names_read(code: types.CodeType) -> Names:
             attributes |= inner.attributes
             texts |= inner.texts
             modules |= inner.modules
-        elif by_text and isinstance(constant, str):
-            texts |= {name for name in constant.split(".") if name.isidentifier()}
+        elif (by_text or by_name) and isinstance(constant, str):
+            found = {name for name in re.split(r"\W+", constant) if name.isidentifier()}
+            texts |= found
+            variables |= found if by_name else set()
     return Names(tuple(sorted(variables)), frozenset(attributes), frozenset(texts), frozenset(modules))
 
 
@@ -352,6 +370,7 @@ def names_read(code: types.CodeType) -> Names:
 _READS_VARIABLE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _READS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"})
 _TAKE_NAMES = frozenset({"getattr", "hasattr", "vars", "attrgetter", "__dict__"})
+_TAKE_VARIABLES = frozenset({"globals", "eval"})
 
 
 @cache

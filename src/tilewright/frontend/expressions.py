@@ -67,11 +67,13 @@ def refused_construct(node: ast.AST) -> tuple[str, str] | None:
 class ExpressionRewriter(ast.NodeTransformer):
     """Rewrites one expression or simple statement.
 
-    `uncertain` are the variables that may have no value; `deferred` says that the expression itself is put off.
+    `uncertain` are the variables that may have no value; `deferred` says that the expression itself is put off;
+    `first` is the function's first parameter, "" where there is none.
     """
 
-    def __init__(self, refuse: Refuse, uncertain: frozenset[str], *, deferred: bool = False) -> None:
+    def __init__(self, refuse: Refuse, uncertain: frozenset[str], first: str, *, deferred: bool = False) -> None:
         self.refuse = refuse
+        self.first = first
         self.uncertain: frozenset[str] = uncertain
         self.deferred: bool = deferred
 
@@ -144,17 +146,19 @@ class ExpressionRewriter(ast.NodeTransformer):
         return at(call("compare_chain", self.visit(node.left), ast.List(links, ast.Load())), node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Turn `range(n)` into builtin(range)(n)."""
+        """Turn `range(n)` into builtin(range)(n), `super()` into what it is short for: blocks have no parameters."""
         self.generic_visit(node)
+        if self.first and isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            node.args = [at(name(variable), node) for variable in ("__class__", self.first)]
         if isinstance(node.func, ast.Name) and node.func.id in _BUILTINS:
             node.func = at(ast.Call(hook("builtin"), [node.func], []), node.func)
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         """Rewrite the body, which runs when the function is called."""
-        outer, self.uncertain = self.uncertain, self.uncertain - owned(node)
+        outer, self.uncertain, self.first = (self.uncertain, self.first), self.uncertain - owned(node), ""
         node.body = self._later(node.body).body
-        self.uncertain = outer
+        self.uncertain, self.first = outer
         node.args.defaults = [self.visit(d) for d in node.args.defaults]
         node.args.kw_defaults = [d and self.visit(d) for d in node.args.kw_defaults]
         return node

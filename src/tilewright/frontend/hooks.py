@@ -12,6 +12,7 @@ from typing import Any
 from tilewright.arguments import shown
 from tilewright.dtypes import DType, bool_, float32, float64, int32, int64
 from tilewright.errors import LanguageError
+from tilewright.frames import is_entry
 from tilewright.tensors import Tensor
 from tilewright.trace.branches import and_, compare_chain, if_expression, if_statement, not_, or_
 from tilewright.trace.carry import rename, value_of
@@ -68,6 +69,9 @@ def assertion(condition: Any, message: Callable[[], Any]) -> None:
         device_assert(condition, str(message()))
     elif not condition:
         raise AssertionError(message())
+
+
+is_entry(assertion)  # what it raises is the fault of who asserts
 
 
 def builtin(function: Any) -> Any:

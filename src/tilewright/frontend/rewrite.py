@@ -197,6 +197,7 @@ class _FunctionRewriter:
         self.uncertain = uncertain
         self.outer = outer
         self.name = ""
+        self._first = ""  # parameter
         self._captured: set[str] = set()
         self._stop_flags: dict[ast.stmt, str] = {}
 
@@ -220,6 +221,7 @@ class _FunctionRewriter:
         self.uncertain |= in_blocks
         own = set(assigned(body)) - set(shared)
         arguments = function.args
+        self._first = next((each.arg for each in (*arguments.posonlyargs, *arguments.args)), "")
         self.outer |= set(assigned(body)) | {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
         function.body = [
             *([ast.Nonlocal(shared)] if shared else []),
@@ -340,7 +342,7 @@ class _FunctionRewriter:
 
     def _expression(self, node: Node, *, deferred: bool = False) -> Node:
         """Rewrite the operators and builtins of an expression (or a simple statement)."""
-        return ExpressionRewriter(self.refuse, self.uncertain, deferred=deferred).visit(node)  # type: ignore[no-any-return]
+        return ExpressionRewriter(self.refuse, self.uncertain, self._first, deferred=deferred).visit(node)  # type: ignore[no-any-return]
 
 
 def _named(statement: ast.stmt) -> list[ast.stmt]:

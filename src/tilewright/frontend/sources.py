@@ -141,8 +141,8 @@ def _no_source(function: types.FunctionType) -> LanguageError:
         details = [f"{file} does not exist any more"]
         help = "keep the file until the kernel was launched"
     elif file == "<stdin>":
-        details = ["it was typed at the prompt or came through a pipe, and Python before 3.13 does not keep such text"]
-        help = "define the kernel in a file, in a notebook or in IPython, or use the prompt of Python 3.13"
+        details = ["it came through a pipe, or was typed at the prompt of a Python before 3.13, which keep no text"]
+        help = "define the kernel in a file, in a notebook, in IPython or after `python -c`"
     else:
         details = [f"its text was compiled under the name {file!r}, of which Python knows no lines"]
         help = (

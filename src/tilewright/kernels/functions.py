@@ -42,7 +42,7 @@ from tilewright.kernels._places_kernel import Place, Places
 from tilewright.kernels.dropout import Dropout
 from tilewright.kernels.pairs import Gated, Pairs
 from tilewright.runtime.arrays import adapter_for
-from tilewright.runtime.plan import scalar_type
+from tilewright.runtime.numbers import scalar_type
 from tilewright.runtime.recent import Recent
 from tilewright.trace.host_numbers import (
     HostNumber,

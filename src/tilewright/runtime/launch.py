@@ -93,6 +93,19 @@ class ScalarSlot:
 Slot = Union[PointerSlot, ExtentSlot, StrideSlot, ScalarSlot]
 
 
+def computed_grid(grid: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Return what the function of a grid says for the arguments of a launch."""
+    try:
+        return grid(*args)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # within the function
+        raise ArgumentError(
+            f"the function of the grid does not take the arguments of the kernel: {error}",
+            help="it gets all of them by position, defaults too: lambda y, *_: tw.ceil_div(y.shape[0], 256)",
+        ) from None
+
+
 @dataclass(frozen=True, eq=False)
 class LaunchConfig:
     """Grid, block, dynamic shared memory and clusters of a launch, checked and as the driver wants them.

@@ -45,11 +45,11 @@ A list, tuple, dict, NamedTuple or dataclass is taken apart by the same function
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
-from tilewright.dtypes import DType, bool_, dtype, float32, int32, int64
+from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.freezing import freeze, needs_freezing
 from tilewright.runtime import driver
@@ -65,6 +65,7 @@ from tilewright.runtime.arrays import (
     StreamGetter,
     adapter_for,
 )
+from tilewright.runtime.numbers import NumberType, number_type
 from tilewright.runtime.recent import Recent
 from tilewright.source import SourceLocation
 from tilewright.structures import MAX_DEPTH, Structure, demand_depth, structure_of
@@ -124,11 +125,21 @@ Reading = tuple[Call, tuple[Any, ...], tuple[ArrayInfo, ...]]
 
 
 class Signature:
-    """The parameters of a kernel, and the plans for the argument types that it was called with."""
+    """The parameters of a kernel, and the plans for the argument types that it was called with.
 
-    def __init__(self, names: Sequence[str], constexpr: Collection[str] = (), max_calls: int | None = None) -> None:
+    `numbers` are those that have a type declared for the numbers given to them.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        constexpr: Collection[str] = (),
+        max_calls: int | None = None,
+        numbers: Mapping[str, DType] | None = None,
+    ) -> None:
         self.names: tuple[str, ...] = tuple(names)
         self.constexpr: frozenset[str] = frozenset(constexpr)
+        self.numbers: Mapping[str, DType] = numbers or {}
         self.max_calls: int = max_calls or _MAX_CALLS
         self._plans: dict[tuple[Hashable, ...], ArgumentPlan] = {}
         self.last: ArgumentPlan | None = None  # the plan of the last call
@@ -172,7 +183,9 @@ class ArgumentPlan:
         # Any: the caller's compiled kernels. Calls would keep what is forgotten here; those that go on find it again.
         self.kernels: Recent[Hashable, Any] = Recent(MAX_KERNELS, on_turn=self._calls.clear)
         self._arguments: list[_Role | _Parts] = [
-            _Constant(name, value) if name in signature.constexpr or value is None else _role(name, value)
+            _Constant(name, value)
+            if name in signature.constexpr or value is None
+            else _role(name, value, declared=signature.numbers.get(name))
             for name, value in zip(signature.names, args, strict=True)
         ]
         self.roles: list[_Role] = [leaf for argument in self._arguments for leaf in _leaves(argument)]
@@ -260,8 +273,8 @@ class ArgumentPlan:
                 key.append(freeze(value) if role.needs_freezing else value)
             else:
                 layouts.append(None)
-                if role.is_python_int:
-                    key.append(int32.lowest <= value <= int32.highest)
+                if (limits := role.number.limits) is not None:
+                    key.append(limits.lowest <= value <= limits.highest)
         if has_arrays:
             key.append(identity[-1])
         return self._calls.add(identity, Call(tuple(key), tuple(layouts)))
@@ -297,22 +310,17 @@ class _Array(_Leaf):
             raise ArgumentError(summary, details=error.details, help=error.help) from None
 
 
-class _Number(_Leaf):
-    """A scalar: one value. Python's ints are int32 where they fit, else int64."""
+class Number(_Leaf):
+    """A scalar: one value."""
 
     values = 1
 
-    def __init__(self, name: str, element: DType, *, is_python_int: bool = False) -> None:
+    def __init__(self, name: str, number: NumberType) -> None:
         self.name = name
-        self.dtype = element
-        self.is_python_int = is_python_int
+        self.number = number
 
     def describe(self, value: Any) -> Scalar:
-        if not self.is_python_int or int32.lowest <= value <= int32.highest:
-            return Scalar(value, self.dtype)
-        if int64.lowest <= value <= int64.highest:
-            return Scalar(value, int64)
-        raise ArgumentError(f"argument {self.name!r} is {value}, which does not fit into 64 bits")
+        return Scalar(value, self.number.of(self.name, value))
 
 
 class _Constant(_Leaf):
@@ -338,7 +346,7 @@ class _Constant(_Leaf):
         return Constexpr(value)
 
 
-_Role = Union[_Array, _Number, _Constant]
+_Role = Union[_Array, Number, _Constant]
 
 
 class _Parts:
@@ -375,13 +383,13 @@ def _kind(value: Any, depth: int = 0) -> Hashable:
     return structure.identity, tuple([_kind(part, depth + 1) for part in structure.parts(value)])
 
 
-def _role(name: str, value: Any, depth: int = 0) -> _Role | _Parts:
+def _role(name: str, value: Any, depth: int = 0, declared: DType | None = None) -> _Role | _Parts:
     adapter = adapter_for(value)
     if adapter is not None:
         return _Array(name, adapter)
-    element = scalar_type(value)
-    if element is not None:
-        return _Number(name, element, is_python_int=element is int32 and isinstance(value, int))
+    number = number_type(name, value, declared)
+    if number is not None:
+        return Number(name, number)
     structure = structure_of(value)
     if structure is not None:
         demand_depth(depth, name)
@@ -454,26 +462,6 @@ def refusal_of(name: str, value: Any, *, is_part: bool) -> ArgumentError:
     )
 
 
-def scalar_type(value: object) -> DType | None:
-    """Return the type in which a kernel gets a number, or None for what is not a number.
-
-    >>> scalar_type(3), scalar_type(2**40), scalar_type(0.5), scalar_type(True)
-    (tw.int32, tw.int32, tw.float32, tw.bool_)
-
-    A Python int is the 32-bit kind here; whether it fits is seen from its value, call by call.
-    """
-    if isinstance(value, bool):
-        return bool_
-    if "numpy" in {base.__module__ for base in type(value).__mro__}:  # NumPy's float64 is a Python float as well
-        try:
-            return dtype(value.dtype.name) if hasattr(value, "dtype") else None
-        except TypeError:
-            return None
-    if isinstance(value, int):
-        return int32
-    return float32 if isinstance(value, float) else None
-
-
 class _ClassNumbers:
     """A small number for each class of arrays, so that a key hashes a few ints. No number is given twice."""
 
@@ -509,8 +497,9 @@ def _compile_read(
     for n, (role, a) in enumerate(zip(plan.roles, leaves, strict=True)):
         if isinstance(role, _Constant):
             identity.append(f"freeze({a})" if role.needs_freezing else a)
-        elif isinstance(role, _Number):
-            identity += [f"{int32.lowest} <= {a} <= {int32.highest}"] if role.is_python_int else []
+        elif isinstance(role, Number):
+            limits = role.number.limits
+            identity += [f"{limits.lowest} <= {a} <= {limits.highest}"] if limits is not None else []
             values.append(a)
         else:
             names[f"describe{n}"] = role.describe

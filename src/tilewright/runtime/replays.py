@@ -18,11 +18,12 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple  # Any: what is in the compiled launcher, and what was admitted
 
+from tilewright.dtypes import int32
 from tilewright.freezing import is_looked_up
 from tilewright.runtime import compiled
 from tilewright.runtime.arrays import StreamGetter, exchange_of
 from tilewright.runtime.launch import LaunchConfig
-from tilewright.runtime.plan import NOT_ASKED, ArgumentPlan, Signature
+from tilewright.runtime.plan import NOT_ASKED, ArgumentPlan, Number, Signature
 
 Observers = dict[int, Any]  # by thread; see launch.py
 Launch = Callable[[tuple[Any, ...]], bool]  # from the values of a reading; False where it has launched nothing
@@ -55,7 +56,10 @@ def readable(plan: ArgumentPlan, args: tuple[Any, ...]) -> Readable | None:
         kind = type(value)
         if role.values == 0:
             steady += [kind] if is_looked_up(value) else []
-        elif kind not in (int, float, bool):
+        elif isinstance(role, Number):
+            if kind not in (int, float, bool) or role.number.limits not in (None, int32):
+                return None  # the range that it looks at is that of int32
+        else:
             arrays[kind] = exchange_of(kind)
     return Readable(arrays, tuple(steady)) if arrays and None not in arrays.values() else None
 

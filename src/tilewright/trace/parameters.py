@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tilewright.dtypes import DType, int32, int64
+from tilewright.dtypes import ALL, FLOAT8, DType, int32, int64
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.core import Buffer, Parameter, Space, Value
 from tilewright.ir.facts import Facts, unknown
@@ -133,10 +134,11 @@ def _leaf(
 
 @dataclass(frozen=True)
 class DeclaredParameter:
-    """A parameter as the kernel's function declares it."""
+    """A parameter as the kernel's function declares it, with the type for numbers that are given to it."""
 
     name: str
     is_constexpr: bool
+    dtype: DType | None = None
 
 
 def variadic(signature: inspect.Signature) -> str | None:
@@ -159,10 +161,11 @@ def declared_parameters(
         annotation = parameter.annotation
         text = annotation if isinstance(annotation, str) else ""
         compile_time = annotation is constexpr or text.rpartition(".")[2] == "constexpr" or n < bound
+        of_numbers = _declared_type(annotation, function)
         if parameter.kind is parameter.VAR_POSITIONAL:
-            result += [DeclaredParameter(f"{parameter.name}_{i}", compile_time) for i in range(further)]
+            result += [DeclaredParameter(f"{parameter.name}_{i}", compile_time, of_numbers) for i in range(further)]
         else:
-            result.append(DeclaredParameter(parameter.name, compile_time))
+            result.append(DeclaredParameter(parameter.name, compile_time, of_numbers))
     names = [p.name for p in result]
     for name in names:
         if names.count(name) > 1:
@@ -173,6 +176,17 @@ def declared_parameters(
                 help=f"give {name!r} or *{several} another name",
             )
     return tuple(result)
+
+
+def _declared_type(annotation: Any, function: types.FunctionType) -> DType | None:
+    """Return the element type that an annotation is: as it is, or as text where the module puts annotations off."""
+    if isinstance(annotation, str) and annotation.rpartition(".")[2] in _TYPES:
+        with suppress(Exception):  # what is no type of ours says nothing to a kernel
+            annotation = eval(annotation, function.__globals__)
+    return annotation if isinstance(annotation, DType) else None
+
+
+_TYPES = frozenset({*(element.name for element in (*ALL, *FLOAT8)), "bool_"})
 
 
 def definition_of(function: types.FunctionType) -> SourceLocation:

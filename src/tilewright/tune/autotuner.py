@@ -13,12 +13,13 @@ from tilewright import notebook
 from tilewright.bench.device import Gpu
 from tilewright.bench.machine import driver_release
 from tilewright.errors import ArgumentError, CompileError, LanguageError, TilewrightError
-from tilewright.frames import hiding_frames
+from tilewright.frames import hide_frames, hiding_frames
 from tilewright.launch import Kernel
 from tilewright.pickling import ByName
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.plan import ArgumentPlan, Signature, scalar_type
+from tilewright.runtime.numbers import scalar_type
+from tilewright.runtime.plan import ArgumentPlan, Signature
 from tilewright.runtime.result_rows import Place, Winner
 from tilewright.runtime.result_store import Store
 from tilewright.tune.configs import Config, Extent
@@ -91,11 +92,17 @@ class Autotuned(ByName):
         """Launch with the best config for these arguments; the first call of a kind tunes."""
         return self._call(None, None, args, kwargs)
 
+    @hiding_frames
     def __getitem__(self, configuration: tuple[Extent, Extent]) -> Callable[..., Any]:
         """Return the tuned kernel with a grid and a block."""
         if not isinstance(self.__wrapped__, Kernel):
             raise ArgumentError(f"{self.__name__} is a function that launches, not a kernel: call it without [...]")
-        grid, block = configuration
+        try:
+            grid, block = configuration
+        except (TypeError, ValueError):
+            name = self.__name__
+            text = f"{name} is launched as {name}[grid, block](...), got {name}[{configuration!r}]"
+            raise ArgumentError(text) from None
         return functools.partial(self._call_kernel, grid, block)
 
     @hiding_frames
@@ -130,7 +137,11 @@ class Autotuned(ByName):
         return found
 
     def _call_kernel(self, grid: Extent, block: Extent, *args: Any, **kwargs: Any) -> Any:
-        return self._call(grid, block, args, kwargs)
+        try:  # not hiding_frames: a call more at every launch
+            return self._call(grid, block, args, kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _call(self, grid: Extent, block: Extent, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         meta = self._bind(args, kwargs)

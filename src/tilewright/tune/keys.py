@@ -14,9 +14,9 @@ from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, TuningError
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.numbers import scalar_type
 from tilewright.runtime.nvrtc import compiler_identity
 from tilewright.runtime.options import is_simulator_chosen
-from tilewright.runtime.plan import scalar_type
 
 # Any: arguments of a kernel by name
 

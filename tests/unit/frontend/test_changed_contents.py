@@ -9,6 +9,7 @@ import functools
 import linecache
 import sys
 import types
+import weakref
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,10 @@ class Config:
     def of_class(cls):
         return cls.base
 
+class Plain:
+    def first(self):
+        return 1
+
 class Slots:
     __slots__ = ("a",)
 
@@ -70,7 +75,7 @@ def in_a_helper(n):
     return 0
 
 S = [2.0]
-config, sub, slots, data = Config(), Sub(), Slots(), Data()
+config, sub, slots, data, plain = Config(), Sub(), Slots(), Data(), Plain()
 slots.a = 1
 user = types.ModuleType("module_of_a_user")
 user.TILE, user.deep = 7, config
@@ -79,7 +84,9 @@ W, D, Z, Q, T = np.array([1.0, 2.0]), {"x": {"y": [1]}}, {1, 2}, collections.deq
 applied = functools.partial(lambda c, n: c.tile + n, config, n=2)
 method = config.first
 B, M = array.array("f", [1.0, 2.0]), memoryview(bytearray([1, 2]))
+weak = weakref.ref(config)
 UD, UL = collections.UserDict(a=1), collections.UserList([1])
+chained, proxied = collections.ChainMap({}, UD), types.MappingProxyType(D)
 
 def with_default(n, held=[1], *, other={"a": 2}):
     return held[0] + other["a"]
@@ -102,7 +109,8 @@ CHANGES: list[tuple[str, ...]] = [
     ("config.tile", "config.tile = 40", "config = Config()"),
     ("config.hidden", "config._hidden = 11", "Scaled.scale = 1.25"),
     ("config.first()", "config.inner.values[0] = 8", "config.inner = types.SimpleNamespace(values=[2])",
-     "Config.first = lambda self: 99"),
+     "Config.first = lambda self: 99", "config.first = lambda: 98"),
+    ("plain.first()", "plain.first = lambda: 98", "del plain.first"),
     ("config[0]", "config.inner.values[0] = 18"),
     ("config.static()", "S[0] = 3.25"),
     ("config.of_class()", "Config.base = 4"),
@@ -126,7 +134,11 @@ CHANGES: list[tuple[str, ...]] = [
     ("by_name(config)", "config.tile = 56"),
     ("(lambda c: c.tile)(config)", "config.tile = 57"),
     ("[c.tile for c in (config, config)][1]", "config.tile = 58"),
-    ("applied()", "config.tile = 77"),
+    ("applied()", "config.tile = 77", "applied.keywords['n'] = 3"),
+    ("chained['a'] + proxied['x']['y'][0]", "UD['a'] = 5", "chained.maps[0]['a'] = 7", "D['x'] = {'y': [4]}"),
+    ("weak().tile", "config.tile = 59"),
+    ("globals()['S'][0]", "S[0] = 5.0", "S = [1.5]"),
+    ("eval('S[0] + config.tile')", "S[0] = 5.0", "config.tile = 60"),
     ("method()", "config.inner.values[0] = 321"),
     ("sub.scale", "Scaled.scale = 2.0", "Sub.scale = 3.0", "sub.scale = 4.0", "del sub.scale", "del Sub.scale"),
     ("Sub.scale", "Sub.scale = 8.0", "del Sub.scale"),
@@ -142,7 +154,7 @@ def variables_of(expression: str) -> dict[str, Any]:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {
         "tw": tw, "np": np, "types": types, "sys": sys, "collections": collections, "functools": functools,
-        "array": array, "dataclasses": dataclasses, "__name__": __name__,
+        "array": array, "weakref": weakref, "dataclasses": dataclasses, "__name__": __name__,
     }  # fmt: skip
     exec(compile(text, file, "exec", dont_inherit=True), names)
     return names

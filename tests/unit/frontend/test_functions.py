@@ -225,6 +225,30 @@ def test_method_that_uses_super():
     assert run(Derived().kernel, zeros(1)).tolist() == [4]
 
 
+def test_super_in_blocks_of_a_method():
+    """Blocks become functions, whose first argument is not the object."""
+
+    class Base:
+        def scaled(self, x):
+            return x * 4
+
+    class Derived(Base):
+        @tw.function
+        def scaled(me, x):  # whatever it is called
+            if x > 2:
+                return super().scaled(x)
+            total = 0
+            for _ in range(x):
+                total += x > 0 and super().scaled(1) > 0
+            return total + (lambda other: super().scaled(100))(me)
+
+        @tw.kernel
+        def kernel(self, out):
+            out[tw.thread_idx.x] = self.scaled(tw.thread_idx.x)
+
+    assert run(Derived().kernel, zeros(4), block=4).tolist() == [400, 401, 402, 12]
+
+
 # --- what is captured -----------------------------------------------------------------------------------
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import numpy as np
 import pytest
 from tests.helpers.language import compiles, run, zeros
@@ -19,6 +22,22 @@ def test_device_print(capsys):
     run(talk, zeros(1), "thread", block=3)
     assert capsys.readouterr().out == "thread has 1 0.5 True 100%\nthread has 2 1 False 100%\n"
     compiles(talk, tw.spec("int32", 1), "thread", block=3)
+
+
+def test_device_print_to_an_output_without_the_signs(monkeypatch):
+    """A GPU writes bytes and never fails for them."""
+
+    @tw.kernel
+    def talk(out):
+        tw.device_print("x ≤", tw.thread_idx.x)
+
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    run(talk, zeros(1), block=1)
+    ascii_only.flush()
+    assert ascii_only.buffer.getvalue().splitlines() == [rb"x \u2264 0"]
+    monkeypatch.setattr(sys, "stdout", None)  # as of pythonw, or closed by the shell
+    run(talk, zeros(1), block=1)
 
 
 def test_device_print_of_a_formatted_device_value_is_refused():

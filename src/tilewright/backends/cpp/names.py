@@ -81,10 +81,10 @@ def is_reserved(name: str) -> bool:
 
 
 def legal(name: str) -> str:
-    """Return a C++ identifier close to a Python name: Greek letters are spelled out, other signs become `_`.
+    """Return a C++ identifier close to a Python name: letters are spelled in ASCII, other signs become `_`.
 
-    >>> legal("acc"), legal("α"), legal("float"), legal("<lambda>"), legal("__x"), legal("self.ring.stage")
-    ('acc', 'alpha', 'float_', 'lambda', 'x', 'ring_stage')
+    >>> legal("acc"), legal("α"), legal("é"), legal("float"), legal("<lambda>"), legal("__x"), legal("self.ring.stage")
+    ('acc', 'alpha', 'e', 'float_', 'lambda', 'x', 'ring_stage')
     """
     ascii_only = "".join(c if c.isascii() else _spell(c) for c in name.removeprefix("self."))
     word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_]", "_", ascii_only)).strip("_") or "value"
@@ -107,7 +107,7 @@ def entry_name(name: str, taken: frozenset[str] = frozenset()) -> str:
 
 
 def _spell(character: str) -> str:
-    return unicodedata.name(character, "_").split()[-1].lower()
+    return unicodedata.name(character, "_").split(" WITH ")[0].split()[-1].lower()
 
 
 class Names:

@@ -9,7 +9,6 @@ False. Blocks and threads print in order; a GPU interleaves warps as it likes.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import count
 
@@ -227,9 +226,17 @@ def print_values(op: Print, compiler: Compiler) -> Step:
         for row in range(int(active.sum())):
             words = [_word(column[row]) for column in columns] + [""]
             texts = [*op.texts, *[""] * (len(words) - len(op.texts))]
-            sys.stdout.write("".join(t + w for t, w in zip(texts, words, strict=True)) + "\n")
+            _print("".join(t + w for t, w in zip(texts, words, strict=True)) + "\n")
 
     return run
+
+
+def _print(line: str) -> None:
+    """Print a line as a GPU does, which knows of no encoding: signs that the output's lacks are escaped."""
+    try:
+        print(line, end="")  # which says nothing where there is no standard output
+    except UnicodeEncodeError as error:
+        print(line.encode(error.encoding, "backslashreplace").decode(error.encoding), end="")
 
 
 def _word(value: Lanes) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -305,7 +306,10 @@ def bind(
     for parameter in kernel.parameters:
         target, given = parameter.target, arguments[parameter]
         if isinstance(target, Value):
-            scalars[target] = target.dtype.numpy.type(given)
+            with np.errstate(over="ignore"):
+                scalars[target] = value = target.dtype.numpy.type(given)
+            if target.dtype.is_float and math.isinf(value) and not math.isinf(given):
+                raise ArgumentError(f"argument {parameter.name} is {given}, which does not fit into {target.dtype}")
             continue
         if not isinstance(given, np.ndarray):
             raise ArgumentError(f"argument {parameter.name} must be a NumPy array, and is {type(given).__name__}")
