@@ -14,7 +14,7 @@ from tilewright import notebook
 from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.figures import Compiled
-from tilewright.frames import warn_at
+from tilewright.frames import warn_at, with_stack
 from tilewright.ir.core import Buffer, Kernel, Op, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Scope
 from tilewright.ir.evaluate import evaluate
@@ -228,6 +228,7 @@ class Lowered:
                 )
 
 
+@with_stack
 def lower(
     function: types.FunctionType,
     arguments: Mapping[str, ArgumentType],

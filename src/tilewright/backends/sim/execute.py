@@ -36,7 +36,7 @@ from tilewright.backends.sim.values import Array, Lanes
 from tilewright.backends.sim.varied import Varied
 from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, describe_outputs
 from tilewright.figures import Compiled, Launch, add_launch
-from tilewright.frames import warn_at
+from tilewright.frames import warn_at, with_stack
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion
 from tilewright.ir.maps import MapValues
@@ -195,6 +195,7 @@ class _SavedArray:
 Dim3 = tuple[int, int, int]
 
 
+@with_stack
 def execute(
     kernel: Kernel,
     grid: Dim3,
