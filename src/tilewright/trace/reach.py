@@ -285,6 +285,7 @@ class _StaticWalk(Walk):
         self.starts.append(Found(holder, object, path, True))
 
 
+@functools.lru_cache(1024)
 def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str], frozenset[str]]:
     """Return the globals that code reads, those that it assigns, and the attributes that it may read and assigns."""
     reads: dict[str, None] = {}
