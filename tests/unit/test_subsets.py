@@ -78,14 +78,23 @@ def test_garbage_stays_only_where_memory_is_plenty(tmp_path, monkeypatch):
     assert memory.is_memory_short(tmp_path)  # the system does not tell
     (tmp_path / "self").mkdir()
 
-    def is_short(held, available):
+    def is_short(held, available, total=16):
         (tmp_path / "self" / "statm").write_text(f"1 {(held << 30) // memory.os.sysconf('SC_PAGE_SIZE')} 1 1 0 1 0")
         (tmp_path / "meminfo").write_text(
-            f"MemTotal: {16 << 20} kB\nMemAvailable: {available << 20} kB\nHugePages_Total: 0\n"
+            f"MemTotal: {total << 20} kB\nMemAvailable: {available << 20} kB\nHugePages_Total: 0\n"
         )
-        return memory.is_memory_short(tmp_path)
+        return memory.is_memory_short(tmp_path, tmp_path / "group")
 
     assert (is_short(1, 12), is_short(1, 7), is_short(5, 12)) == (False, True, True)
+    assert (is_short(5, 20, 24), is_short(7, 20, 24), is_short(5, 30, 32), is_short(4, 7, 8)) == (False, True, False, True)
+    (tmp_path / "group").mkdir()
+    for name, text in (("memory.max", "max\n"), ("memory.max", f"{8 << 30}\n")):
+        (tmp_path / "group" / name).write_text(text)
+        assert (is_short(2, 30, 32), is_short(5, 30, 32)) == (False, text != "max\n")
+    (tmp_path / "group" / "memory.max").unlink()
+    (tmp_path / "group" / "memory").mkdir()
+    (tmp_path / "group" / "memory" / "memory.limit_in_bytes").write_text(f"{8 << 30}\n")
+    assert is_short(5, 30, 32)
 
 
 def test_the_suite_keeps_its_limits_by_one_thread(request):
