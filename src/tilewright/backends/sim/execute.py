@@ -195,7 +195,6 @@ class _SavedArray:
 Dim3 = tuple[int, int, int]
 
 
-@with_stack
 def execute(
     kernel: Kernel,
     grid: Dim3,
@@ -285,6 +284,9 @@ def execute(
         run.findings.extend(collector.findings)
         if meter is not None:
             add_launch(run.launches, meter.launch(arch, compile, described()))
+
+
+with_stack(execute)
 
 
 def watch(kernel: Kernel, machine: Machine) -> RaceChecker:
