@@ -17,7 +17,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests.helpers import slow
+from tests.helpers import covered, slow
 from tests.helpers.memory import is_memory_short
 from tests.helpers.reports import OneReport, are_all_needed
 
@@ -148,6 +148,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_what_is_left_out(items)
+    config.stash.setdefault(covered.WRONG, []).extend(covered.mark_what_is_covered(items))
     folders = {config.rootpath / path for path in QUICK}
     # Of each file once: comparing paths for each of the tests takes seconds.
     quick_files = {path: not folders.isdisjoint((path, *path.parents)) for path in {item.path for item in items}}

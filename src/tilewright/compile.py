@@ -14,7 +14,7 @@ from tilewright import notebook
 from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.figures import Compiled
-from tilewright.frames import warn_at
+from tilewright.frames import warn_at, with_stack
 from tilewright.ir.core import Buffer, Kernel, Op, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Scope
 from tilewright.ir.evaluate import evaluate
@@ -109,16 +109,13 @@ class Lowered:
 
     def _generate(self, *, restrict: bool) -> DeviceSource:
         with _without_collections():
-            return self._print(restrict=restrict)
+            if self.arch.is_amd:
+                from tilewright.backends import hip
 
-    def _print(self, *, restrict: bool) -> DeviceSource:
-        if self.arch.is_amd:
-            from tilewright.backends import hip
+                return hip.generate(self.kernel, self.arch, restrict=restrict)
+            from tilewright.backends import cuda
 
-            return hip.generate(self.kernel, self.arch, restrict=restrict)
-        from tilewright.backends import cuda
-
-        return cuda.generate(self.kernel, self.arch, restrict=restrict)
+            return cuda.generate(self.kernel, self.arch, restrict=restrict)
 
     def _compile(self, source: DeviceSource) -> CompiledModule:
         from tilewright.runtime.cache import default_cache
@@ -253,6 +250,9 @@ def lower(
         return _prepared(kernel, arch, min_blocks, cooperative, dependent_launch)
 
 
+with_stack(lower)
+
+
 def _prepared(kernel: Kernel, arch: Arch, min_blocks: int, cooperative: bool, dependent_launch: bool) -> Lowered:
     """Run the passes over a traced kernel, which takes up what its launches are."""
     divides = any(op.effects.registers is not None for op in kernel.body.walk())
@@ -296,11 +296,10 @@ def _check_shared_memory(kernel: Kernel, arch: Arch) -> None:
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Let Python's garbage collector rest: what a compilation makes stays, and looking through it takes long."""
-    if not gc.isenabled():
-        yield
-        return
+    is_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if is_on:
+            gc.enable()

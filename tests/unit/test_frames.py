@@ -8,14 +8,16 @@ import pathlib
 import sys
 import traceback
 import types
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from tests.helpers.compilers import needs_nvrtc
 
 import tilewright as tw
+from tilewright.compile import lower
 from tilewright.errors import InternalError
-from tilewright.frames import hiding_frames
+from tilewright.frames import hiding_frames, with_stack
 from tilewright.runtime.result_rows import Place, Winner
 from tilewright.runtime.result_store import Store
 from tilewright.schedule import Array, Nest, Role, Target
@@ -390,3 +392,46 @@ def test_messages_name_bool_as_it_is_written():
     with pytest.raises(tw.LanguageError, match=r"t\.to\(tw\.bool_\)") as traced:
         comparing_in_a_reduction[1, 1](np.zeros(1, np.float32), np.zeros(1, np.float32))
     assert not any("tw.bool " in f"{e.value} " or "tw.bool)" in str(e.value) for e in (refused, traced))
+
+
+# --- room for frames -----------------------------------------------------------------------------------
+
+
+def _called(x: int) -> int:
+    return x
+
+
+_called.__code__ = _called.__code__.replace(co_stacksize=64)  # more than a step of depth: it meets each border
+
+
+def _calls_at(depth: int, times: int) -> int:
+    if depth:
+        return _calls_at(depth - 1, times)
+    return sum(map(_called, range(times)))
+
+
+def _most_faults(call: Callable[[int, int], int]) -> int:
+    """Return how many pages the system hands out at most where a function is called often, at each of some depths."""
+    resource = pytest.importorskip("resource")
+    most = 0
+    for depth in range(160):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        call(depth, 400)
+        most = max(most, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return most
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="each frame is an object of its own before Python 3.11")
+@pytest.mark.skipif(sys.implementation.name != "cpython" or sys.platform != "linux", reason="as CPython does on Linux")
+def test_calls_in_loops_ask_for_no_memory_again_and_again() -> None:
+    def roomy(depth: int, times: int) -> int:
+        return _calls_at(depth, times)
+
+    with_stack(roomy)
+    assert _most_faults(roomy) < 200
+    assert _most_faults(_calls_at) >= 400, "else CPython needs no help any more"
+
+
+@pytest.mark.parametrize("function", [lower, sys.modules["tilewright.backends.sim.execute"].execute])
+def test_traces_and_simulations_have_room_for_frames(function: types.FunctionType) -> None:
+    assert function.__code__.co_stacksize > 10_000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import QUICK, QUICK_TESTS, SLOW_SECONDS, mark_what_is_left_out, pytest_collection_modifyitems
-from tests.helpers import memory, reports, slow, time_limit
+from tests.helpers import covered, memory, reports, slow, time_limit
 
 
 def limit_of(request, *marks):
@@ -78,14 +78,28 @@ def test_garbage_stays_only_where_memory_is_plenty(tmp_path, monkeypatch):
     assert memory.is_memory_short(tmp_path)  # the system does not tell
     (tmp_path / "self").mkdir()
 
-    def is_short(held, available):
+    def is_short(held, available, total=16):
         (tmp_path / "self" / "statm").write_text(f"1 {(held << 30) // memory.os.sysconf('SC_PAGE_SIZE')} 1 1 0 1 0")
         (tmp_path / "meminfo").write_text(
-            f"MemTotal: {16 << 20} kB\nMemAvailable: {available << 20} kB\nHugePages_Total: 0\n"
+            f"MemTotal: {total << 20} kB\nMemAvailable: {available << 20} kB\nHugePages_Total: 0\n"
         )
-        return memory.is_memory_short(tmp_path)
+        return memory.is_memory_short(tmp_path, tmp_path / "group")
 
     assert (is_short(1, 12), is_short(1, 7), is_short(5, 12)) == (False, True, True)
+    assert (is_short(5, 20, 24), is_short(7, 20, 24), is_short(5, 30, 32), is_short(4, 7, 8)) == (
+        False,
+        True,
+        False,
+        True,
+    )
+    (tmp_path / "group").mkdir()
+    for name, text in (("memory.max", "max\n"), ("memory.max", f"{8 << 30}\n")):
+        (tmp_path / "group" / name).write_text(text)
+        assert (is_short(2, 30, 32), is_short(5, 30, 32)) == (False, text != "max\n")
+    (tmp_path / "group" / "memory.max").unlink()
+    (tmp_path / "group" / "memory").mkdir()
+    (tmp_path / "group" / "memory" / "memory.limit_in_bytes").write_text(f"{8 << 30}\n")
+    assert is_short(5, 30, 32)
 
 
 def test_the_suite_keeps_its_limits_by_one_thread(request):
@@ -108,6 +122,32 @@ def test_what_is_quick_exists(request):
     for test in QUICK_TESTS:
         path, name = test.split("::")
         assert f"def {name}(" in (root / path).read_text(encoding="utf-8"), test
+
+
+def test_what_is_covered_exists_and_what_covers_it_is_run(request):
+    if not any("::" in argument for argument in request.config.args):  # whole files
+        assert request.config.stash[covered.WRONG] == []
+
+
+def test_what_is_covered_is_slow_and_its_neighbour_has_to_run(monkeypatch):
+    table = {"a.py": {"one": "two", "three[1]": "three[2]"}, "b.py": {"four": "five"}}
+    monkeypatch.setattr(covered, "COVERED", table)
+
+    def run(*names, **slow):
+        items = [Item(name, {}) for name in names]
+        for item, name in zip(items, names, strict=True):
+            item.nodeid = name
+            if name in slow.get("slow", ()):
+                item.add_marker("slow")
+        wrong = covered.mark_what_is_covered(items)
+        return [item.nodeid for item in items if "slow" in item.marks], wrong
+
+    names = ["a.py::one", "a.py::two", "a.py::three[1]", "a.py::three[2]", "c.py::one"]
+    assert run(*names) == (["a.py::one", "a.py::three[1]"], [])
+    assert run("a.py::one[x]", *names[1:]) == (["a.py::one[x]", "a.py::three[1]"], [])
+    assert run(*names[1:])[1] == ["a.py: one is covered by two"]
+    assert run(*names, slow=["a.py::three[2]"])[1] == ["a.py: three[1] is covered by three[2]"]
+    assert run(names[0], *names[2:])[1] == ["a.py: one is covered by two"]
 
 
 def kept(parameters):

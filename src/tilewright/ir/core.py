@@ -146,8 +146,9 @@ class Block:
 
     def substitute(self, mapping: Mapping[Value, Value]) -> None:
         """Replace operands in place, in the block's ops and in those of the blocks nested in it."""
-        for op in self.walk():
-            op.substitute(mapping)
+        if mapping:
+            for op in self.walk():
+                op.substitute(mapping)
 
 
 @dataclass(eq=False)

@@ -255,7 +255,7 @@ class _StaticWalk(Walk):
             return
         self._codes.add(id(code))
         self._kept.append(code)
-        reads, stores, attributes, stored = _names(code)
+        reads, stores, attributes, stored = _names_of(code)
         for name in reads:
             value = variables.get(name)
             if isinstance(value, types.ModuleType):
@@ -304,6 +304,9 @@ def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...], froz
         attributes.update(current.co_names)
         pending += [constant for constant in current.co_consts if isinstance(constant, types.CodeType)]
     return tuple(reads), tuple(stores), frozenset(attributes), frozenset(stored)
+
+
+_names_of = functools.cache(_names)  # not a decorator: of a decorated function the wheel keeps the types
 
 
 # --- steps: how the objects of each class are walked ---------------------------------------------------

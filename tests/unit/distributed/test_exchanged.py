@@ -126,7 +126,7 @@ def scatters(
 slow = pytest.mark.slow
 CASES = {
     "cooperative": (COOPERATIVE, 2, (130, 72, 200), {"calls": 3}, slow),
-    "ping-pong": (PING_PONG, 2, (70, 72, 136), {"calls": 2}, ()),
+    "ping-pong": (PING_PONG, 2, (70, 72, 72), {"calls": 2}, ()),
     "twice the K": (DEEP, 2, (16, 32, 72), {}, ()),
     "twice the K, a rest of it": (DEEP, 2, (129, 72, 264), {"major": "K"}, slow),
     "clusters": (CLUSTERS, 2, (130, 136, 136), {}, slow),

@@ -302,7 +302,7 @@ def test_warpgroups(name: str, layout: str) -> None:
     m, n = (7, 140) if "transposed" in name else (140, 7) if name == "narrow" else (150, 168)
     n += 4 * ("alternating" in name)  # which are of 8 rows each
     by, pairs = layout.split(", ")
-    a, b = numbers(2, m, 264, dtype=BF16), laid_out(numbers(2, 264, 2 * n, dtype=BF16), by)
+    a, b = numbers(2, m, 136, dtype=BF16), laid_out(numbers(2, 136, 2 * n, dtype=BF16), by)
     bias, residual, drop = numbers(2 * n), numbers(m, n), tw.dropout(0.3, 3)
     out, splits = tw.float32 if name == "two waves" else tw.bfloat16, "splits" in name  # those have no more results
 

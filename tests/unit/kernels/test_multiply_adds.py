@@ -57,7 +57,7 @@ def product(extents: tuple[int, int, int], majors: str, configuration: Configura
 def test_tilings_multiply(tile: tuple[int, int, int], warps: tuple[int, int], majors: str) -> None:
     m, n, k = tile
     configuration = Configuration(tile, warps, WARPS[tile, warps], splits=2)
-    product((m, n, 12 * k), majors, configuration)  # whole tiles only
+    product((m, n, 10 * k), majors, configuration)  # whole tiles only
     product((m - 3, n - 1, 9 * k + 3), majors, configuration)
 
 

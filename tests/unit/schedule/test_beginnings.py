@@ -252,11 +252,11 @@ def test_products_that_nothing_begins(held: str, prologue: MMAFragmentOp, target
 
 def test_three_matrices() -> None:
     """E += (A B) D, fused so that a tile of A B is used when it is done: the tiles begin with zeros."""
-    A, B = Array(Role.INPUT, tw.float32, (24, 6), name="A"), Array(Role.INPUT, tw.float32, (6, 20), name="B")
-    C, D = Array(Role.TEMP, tw.float32, (24, 20), name="C"), Array(Role.INPUT, tw.float32, (20, 5), name="D")
-    E = Array(Role.INPUT_OUTPUT, tw.float32, (24, 5), name="E")
-    first = _nest((24, 20, 6), lambda i, j, k: C.__setitem__((i, j), C[i, j] + A[i, k] * B[k, j]))
-    second = _nest((24, 5, 20), lambda i, j, k: E.__setitem__((i, j), E[i, j] + C[i, k] * D[k, j]))
+    A, B = Array(Role.INPUT, tw.float32, (10, 3), name="A"), Array(Role.INPUT, tw.float32, (3, 12), name="B")
+    C, D = Array(Role.TEMP, tw.float32, (10, 12), name="C"), Array(Role.INPUT, tw.float32, (12, 4), name="D")
+    E = Array(Role.INPUT_OUTPUT, tw.float32, (10, 4), name="E")
+    first = _nest((10, 12, 3), lambda i, j, k: C.__setitem__((i, j), C[i, j] + A[i, k] * B[k, j]))
+    second = _nest((10, 4, 12), lambda i, j, k: E.__setitem__((i, j), E[i, j] + C[i, k] * D[k, j]))
     reordered = second.create_schedule()
     i1, j1, k1 = reordered.get_indices()
     reordered.reorder(i1, k1, j1)
@@ -270,7 +270,7 @@ def test_three_matrices() -> None:
     with pytest.warns(TilewrightWarning, match="C is TEMP"):
         kernel = plan.build(args=(A, B, D, E))
     random = np.random.default_rng(5)
-    a, b, d, e = (random.integers(-3, 4, s).astype(np.float32) for s in ((24, 6), (6, 20), (20, 5), (24, 5)))
+    a, b, d, e = (random.integers(-3, 4, s).astype(np.float32) for s in ((10, 3), (3, 12), (12, 4), (10, 4)))
     wanted = e + a @ b @ d
     kernel(a, b, d, e)
     np.testing.assert_array_equal(e, wanted)

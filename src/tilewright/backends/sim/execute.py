@@ -37,7 +37,7 @@ from tilewright.backends.sim.values import Array, Lanes
 from tilewright.backends.sim.varied import Varied
 from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, describe_outputs
 from tilewright.figures import Compiled, Launch, add_launch
-from tilewright.frames import warn_at
+from tilewright.frames import warn_at, with_stack
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion
 from tilewright.ir.maps import MapValues
@@ -285,6 +285,9 @@ def execute(
         run.findings.extend(collector.findings)
         if meter is not None:
             add_launch(run.launches, meter.launch(arch, compile, described()))
+
+
+with_stack(execute)
 
 
 def watch(kernel: Kernel, machine: Machine) -> RaceChecker:
