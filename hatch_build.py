@@ -24,7 +24,6 @@ import os
 import re
 import string
 import struct
-import tarfile
 import tokenize
 import zipfile
 import zlib
@@ -55,7 +54,7 @@ _ROOMS = (
 SHORT = (*INNER, *(f"tilewright/{folder}/" for folder in _ROOMS))
 SHOWN = ("tilewright/backends/sim/findings.py",)
 WRITTEN_OUT = ("tilewright/ahead/_loader.py",)  # its text is copied into packages
-PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.tar.bz2"
+PACKAGE, EXAMPLES, ARCHIVE = "tilewright/", "tilewright/examples/", "tilewright/examples.bz2"
 SOURCES = "tilewright/sources.bz2"
 _WORD = re.compile(r"\w+")
 Documented = ast.FunctionDef | ast.ClassDef | ast.Module
@@ -124,8 +123,7 @@ def shrunk(files: dict[str, bytes]) -> dict[str, bytes]:
             kept[name] = lean(content, name, shown, private)
     sources = [name for name in kept if name.startswith(PACKAGE) and name.endswith((".c", ".h", ".cpp"))]
     if sources:
-        texts = [(name[len(PACKAGE) :].encode(), lean_c(kept.pop(name))) for name in sources]
-        kept[SOURCES] = bz2.compress(b"\0".join(part for each in texts for part in each))
+        kept[SOURCES] = packed((name[len(PACKAGE) :], lean_c(kept.pop(name))) for name in sources)
     if examples:
         kept[ARCHIVE] = packed((name[len(EXAMPLES) :], content) for name, content in examples.items())
     return kept
@@ -202,14 +200,8 @@ def record_of(files: dict[str, bytes], record: str) -> bytes:
 
 
 def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return a tar.bz2 archive of files: a little smaller than by xz."""
-    memory = io.BytesIO()
-    with tarfile.open(fileobj=memory, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, content in sorted(files):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return bz2.compress(memory.getvalue())
+    """Return files in one, names and texts in turn: a little smaller than by xz, and than in an archive of tar."""
+    return bz2.compress(b"\0".join(part for name, text in sorted(files) for part in (name.encode(), text)))
 
 
 def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None, private: Uses | None = None) -> bytes:

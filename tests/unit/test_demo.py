@@ -6,7 +6,6 @@ import ast
 import json
 import math
 import sys
-import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.helpers.wheel import hatch_build
 
 from tilewright import cli
 from tilewright.demo import Case, Trial, collect_cases, example_files, fetch, main, put, run_case, run_cases, with_parts
@@ -201,9 +201,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """A package as pip installs it: its examples are in an archive, none lie beside it."""
     package = tmp_path / "lib" / "site" / "tilewright"
     package.mkdir(parents=True)
-    with tarfile.open(package / "examples.tar.bz2", "w:bz2") as archive:
-        for path in (EXAMPLES / "01_copy.py", EXAMPLES / "_tour.py"):
-            archive.add(path, path.name)
+    files = [(name, (EXAMPLES / name).read_bytes()) for name in ("01_copy.py", "_tour.py")]
+    (package / "examples.bz2").write_bytes(hatch_build().packed(files))
     monkeypatch.setattr("tilewright.source.__file__", str(package / "source.py"))
     examples_folder.cache_clear()
     yield package
@@ -219,7 +218,7 @@ def test_examples_of_an_installed_package_are_unpacked(installed: Path) -> None:
 
 
 def test_an_installation_without_examples_says_so(installed: Path) -> None:
-    (installed / "examples.tar.bz2").unlink()
+    (installed / "examples.bz2").unlink()
     with pytest.raises(ArgumentError, match="this installation of tilewright has no examples"):
         examples_folder()
 

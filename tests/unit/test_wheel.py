@@ -12,9 +12,7 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 import zipfile
-from io import BytesIO
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -55,8 +53,8 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     for name, digest, length in rows[:-1]:
         expected = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode().rstrip("=")
         assert (digest, length) == (f"sha256={expected}", "")
-    with tarfile.open(fileobj=BytesIO(files["tilewright/examples.tar.bz2"])) as archive:
-        packed = {f"tilewright/examples/{name}": archive.extractfile(name).read() for name in archive.getnames()}
+    (tmp_path / "examples.bz2").write_bytes(files["tilewright/examples.bz2"])
+    packed = {f"tilewright/examples/{x}": text for x, text in compiled.packed_files(tmp_path / "examples.bz2").items()}
     assert packed == {name: content for name, content in plain.items() if name.startswith("tilewright/examples/")}
     parts = bz2.decompress(files["tilewright/sources.bz2"]).split(b"\0")
     sources = {f"tilewright/{name.decode()}": text for name, text in zip(parts[::2], parts[1::2], strict=True)}
@@ -64,7 +62,7 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     assert sources == {name: build.lean_c(plain[name]) for name in in_c}
     assert {f"tilewright/{name}" for name in (*compiled.LAUNCHER.sources, "torch/calls.cpp")} <= set(sources)
     modules = {name for name in plain if name not in packed and name not in sources}
-    archives = {f"tilewright/{name}" for name in ("examples.tar.bz2", "sources.bz2")}
+    archives = {f"tilewright/{name}" for name in ("examples.bz2", "sources.bz2")}
     assert modules == set(files) - {"tilewright.dist-info/RECORD"} - archives
 
 

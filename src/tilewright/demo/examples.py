@@ -6,7 +6,6 @@ import atexit
 import importlib.util
 import shutil
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 
 import tilewright.source
 from tilewright.errors import ArgumentError
+from tilewright.runtime.compiled import packed_files
 
 Backend: TypeAlias = Literal["sim", "cuda"]
 
@@ -109,10 +109,11 @@ class Report:
 def examples_folder() -> Path:
     """Return the folder of the examples: of the checkout, or a temporary one of what an installed package holds."""
     package = Path(tilewright.source.__file__).resolve().parent
-    folder, archive = package.parent.parent / "examples", package / "examples.tar.bz2"
+    folder, archive = package.parent.parent / "examples", package / "examples.bz2"
     if any(folder.glob("*.py")):
         return folder
-    if not archive.is_file():
+    files = packed_files(archive)
+    if not files:
         raise ArgumentError(
             "this installation of tilewright has no examples",
             details=[f"looked for {folder} and {archive}"],
@@ -120,9 +121,10 @@ def examples_folder() -> Path:
         )
     unpacked = Path(tempfile.mkdtemp(prefix="tilewright-examples-"))
     atexit.register(shutil.rmtree, unpacked, ignore_errors=True)
-    with tarfile.open(archive) as files:
-        files.extraction_filter = getattr(tarfile, "data_filter", None)  # before Python 3.10.12 there is none
-        files.extractall(unpacked)
+    for name, text in files.items():
+        path = unpacked / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
     return unpacked
 
 

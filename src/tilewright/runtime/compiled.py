@@ -262,12 +262,15 @@ def _compile(command: list[str], folder: Path) -> str | None:
     return f"{command[0]} does not compile it: {lines[0]}" if process.returncode else None
 
 
-@cache
-def _packed() -> dict[str, bytes]:
-    """Return the sources that a wheel holds in one file, in which they take less: names and texts in turn."""
-    file = _PACKAGE / "sources.bz2"
+def packed_files(file: Path) -> dict[str, bytes]:
+    """Return the files that a wheel holds in one, in which they take less: names and texts in turn."""
     parts = bz2.decompress(file.read_bytes()).split(b"\0") if file.exists() else []
     return {name.decode(): text for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@cache
+def _packed() -> dict[str, bytes]:
+    return packed_files(_PACKAGE / "sources.bz2")
 
 
 def source_text(name: str) -> bytes:
