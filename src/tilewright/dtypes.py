@@ -8,6 +8,7 @@ float64 would turn a fast kernel into one sixty times slower without a word. C++
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,8 +31,8 @@ class DType:
     device value, or a Python or NumPy number inside a kernel, becomes a device value of this type: `tw.uint32(0) - 1`
     wraps there, as every operation on device values does. Outside of a kernel a number becomes a NumPy number.
 
-    >>> float32.bits, float32.bytes, str(float32)
-    (32, 4, 'float32')
+    >>> float32.bits, float32.bytes, str(float32), float32 == "float32"
+    (32, 4, 'float32', True)
     >>> int32(3.7)
     np.int32(3)
     """
@@ -104,6 +105,17 @@ class DType:
             return numbers.astype(self.numpy)[()]
         except (TypeError, ValueError, OverflowError) as error:
             raise ArgumentError(f"{self!r} converts numbers in its range, got {given(value)}") from error
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with an element type by any of its names, as `tw.dtype` takes them: `x.dtype == np.float32`."""
+        if isinstance(other, DType):
+            return self is other
+        if isinstance(other, (str, type)) or "dtype" in [x.__name__ for x in type(other).__mro__]:
+            with suppress(ArgumentError):
+                return dtype(other) is self
+        return NotImplemented
+
+    __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Any, ...]:  # one object a type, also after unpickling
         return (_named, (self.name,))

@@ -18,6 +18,17 @@ INTEGERS = [t for t in dtypes.ALL if t.is_integer]
 FLOATS = [t for t in dtypes.ALL if t.is_float]
 
 
+@pytest.mark.parametrize("element", dtypes.ALL, ids=str)
+def test_a_type_is_equal_to_its_other_names(element: tw.DType) -> None:
+    """As NumPy's are, and to nothing else: `x.dtype == np.float32` chooses a branch of a kernel."""
+    numpy = element.numpy
+    assert element == element.name and element == numpy and element == numpy.type and numpy == element
+    assert not (element != numpy or element in ("float3", None, 32, object, "", np.complex64))
+    others = [t for t in dtypes.ALL if t is not element]
+    assert element not in [t.numpy for t in others] and element not in [str(t) for t in others]
+    assert {element: 1}.get(element) == 1 and (np.zeros(2) == element).tolist() == [False, False]
+
+
 @tw.kernel
 def operators(out, a, b):
     i = tw.thread_idx.x
