@@ -237,13 +237,8 @@ class Kernel(KernelByName, KernelShown):
             p.name: argument_type(p.name, value, is_constexpr=p.is_constexpr, declared=p.dtype)
             for p, value in zip(self.parameters, values, strict=True)
         }
-        return lower(
-            self.rewrite(),
-            types,
-            arch=Arch.parse(next((a for a in (arch, self.options.arch) if a is not None), default_arch())),
-            block=shape,
-            **self.options.of_code,
-        )
+        target = Arch.parse(next((a for a in (arch, self.options.arch) if a is not None), default_arch()))
+        return lower(self.rewrite(), types, arch=target, block=shape, **self.options.of_code)
 
     @hiding_frames
     def analyze(self, *args: Any, grid: Extent, block: Extent, **kwargs: Any) -> Profile:
@@ -286,10 +281,11 @@ class _Variant:
     """A kernel for one block shape: a signature with its argument plans."""
 
     def __init__(self, kernel: Kernel, block: tuple[int, int, int]) -> None:
-        self.kernel, self.block = kernel, block
-        names = [p.name for p in kernel.parameters]
-        numbers = {p.name: p.dtype for p in kernel.parameters if p.dtype is not None}
-        self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr], numbers=numbers)
+        self.kernel: Kernel = kernel
+        self.block: tuple[int, int, int] = block
+        given = kernel.parameters
+        names, constant = [p.name for p in given], [p.name for p in given if p.is_constexpr]
+        self.signature: Signature = Signature(names, constant, numbers={p.name: p.dtype for p in given if p.dtype})
         self.forgotten: int = 0  # how often what was compiled was dropped
         # How many arguments a call gives when none is bound or left to its default; -1: always complete them.
         self.arguments: int = -1 if kernel.bound or kernel.takes_any_number else len(names)

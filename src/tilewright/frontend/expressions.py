@@ -73,7 +73,7 @@ class ExpressionRewriter(ast.NodeTransformer):
 
     def __init__(self, refuse: Refuse, uncertain: frozenset[str], first: str, *, deferred: bool = False) -> None:
         self.refuse = refuse
-        self.first = first
+        self.first: str = first
         self.uncertain: frozenset[str] = uncertain
         self.deferred: bool = deferred
 

@@ -309,30 +309,44 @@ class HistoryChecker(Observer):
         self, region: Region, kind: str, cells: Array, words: Array, is_barrier: bool, known: dict[int, Clock | None]
     ) -> None:
         races, clocks = self._races, self._races.clocks
+        words, which = np.unique(words, return_inverse=True)  # an event of a thread has many cells
         events, who = event_of(words), words & WHO
         rows, others = np.divmod(who, races.bulk.count if is_barrier else races.together.threads)
         if is_barrier:
             others = AGENT + races.together.threads + others
-        ranks = np.array(self._numbers)[rows // self._clusters]
+        places = rows // self._clusters
+        ranks = np.array(self._numbers)[places]
+        keys, key_of = np.unique(events * len(self._numbers) + places, return_inverse=True)
+        # What an op did in all of its iterations is one: they are thousands of events.
+        groups: dict[tuple[Op, int], int] = {}
+        group_of_key = [
+            groups.setdefault((races.op_of(event), self._numbers[place]), len(groups))
+            for event, place in (divmod(key, len(self._numbers)) for key in keys.tolist())
+        ]
+        group_of, addresses = np.array(group_of_key)[key_of.reshape(-1)][which], region.addresses(cells)
+        order = np.lexsort((addresses, group_of))  # once for all holders, who then only choose among them
+        which, group_of, addresses = which[order], group_of[order], addresses[order]
+        starts = np.r_[True, group_of[1:] != group_of[:-1]]
+        is_first = starts | np.r_[True, addresses[1:] != addresses[:-1]]
+        firsts = np.flatnonzero(is_first)
+        group_of, addresses = group_of[firsts], addresses[firsts]
+        found: dict[bytes, list[tuple[tuple[Op, int], Array]]] = {}  # by the events that a holder does not know of
         for number, clock in known.items():
             bad = ranks != number
             if clocks is not None and bad.any():
                 bad &= ~clocks.covered_by(clock, rows, others, events)
-            at = np.flatnonzero(bad)
-            if not at.size:
-                continue
-            keys = events[at] * len(self._numbers) + rows[at] // self._clusters
-            found, which = np.unique(keys, return_inverse=True)
-            # What an op did in all of its iterations is one: they are thousands of events.
-            groups: dict[tuple[Op, int], int] = {}
-            group_of = [
-                groups.setdefault((races.op_of(event), self._numbers[place]), len(groups))
-                for event, place in (divmod(key, len(self._numbers)) for key in found.tolist())
-            ]
-            chosen = np.array(group_of)[which.reshape(-1)]
-            for (op, source), group in groups.items():
-                addresses = np.unique(region.addresses(cells[at[chosen == group]]))
-                self.left.append(Unknown(number, source, kind, op, self._kernel, addresses, region.cell_bytes))
+            pattern = bad.tobytes()
+            if pattern not in found:
+                chosen = bad[which]
+                if firsts.size < chosen.size:  # several readers of a place: it is unknown where one of them is
+                    chosen = np.logical_or.reduceat(chosen, firsts)
+                at = np.flatnonzero(chosen)
+                of, where = group_of[at], addresses[at]
+                cuts = np.searchsorted(of, np.arange(len(groups) + 1))
+                pieces = zip(groups, cuts.tolist(), cuts[1:].tolist(), strict=False)
+                found[pattern] = [(group, where[begin:end]) for group, begin, end in pieces if begin < end]
+            for (op, source), where in found[pattern]:
+                self.left.append(Unknown(number, source, kind, op, self._kernel, where, region.cell_bytes))
 
     def remember(self) -> None:
         """Let launches that follow be compared with what the ranks do not know of."""

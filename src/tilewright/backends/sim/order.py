@@ -163,7 +163,7 @@ class Order:
         """
         event = self.tick()
         known, here, phase = self._rows_of(mask, phase)
-        brought = np.where(here[..., None], known, 0).max(axis=1)
+        brought = _together(known, here)
         if relaxed and lasts:
             brought[:, : 2 * self.threads] = 0
         elif relaxed:
@@ -194,7 +194,7 @@ class Order:
         if len(arrival.here) < len(here):
             arrival.here = np.repeat(arrival.here, len(here), axis=0)
         arrival.here &= ~here
-        brought = np.where(here[..., None], arrival.known, 0).max(axis=1)
+        brought = _together(arrival.known, here)
         brought[:, self.threads : 2 * self.threads][here] = event
         self._bring(barrier, brought, here, phase)
         return np.asarray(wanted & ~here)
@@ -234,7 +234,8 @@ class Order:
             self._separate()
         known, here, phase = self._rows_of(mask, phase)
         offered = self._meeting(barrier, len(known)).offered(phase)
-        np.maximum(known, offered[:, None, :], out=known, where=here[..., None])
+        rows, threads = np.nonzero(here)
+        known[rows, threads] = np.maximum(known[rows, threads], offered[rows])
 
     def _meeting(self, barrier: Hashable, rows: int) -> _Meeting:
         found = self._meetings.get(barrier)
@@ -263,6 +264,8 @@ class Order:
         for first in range(0, self.threads, size):
             lanes = slice(first, first + size)
             there = here[:, lanes]
+            if not there.any():
+                continue
             joined = np.where(there[..., None], known[:, lanes], 0).max(axis=1)
             joined[:, lanes] = np.where(there, event, joined[:, lanes])
             known[:, lanes] = np.where(there[..., None], joined[:, None, :], known[:, lanes])
@@ -272,6 +275,18 @@ class Order:
         assert self._known is not None
         if len(self._known) != self._blocks:
             self._known = np.repeat(self._known, self._blocks, axis=0)
+
+
+def _together(known: Array, here: Array) -> Array:
+    """Return what the threads of a mask know together, one row a block, 0 for those without."""
+    rows, threads = np.nonzero(here)
+    if 4 * rows.size > here.size:
+        return np.asarray(np.where(here[..., None], known, 0).max(axis=1))
+    found = np.zeros((len(here), known.shape[2]), known.dtype)
+    if rows.size:
+        starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
+        found[rows[starts]] = np.maximum.reduceat(known[rows if len(known) > 1 else 0, threads], starts)
+    return found
 
 
 @dataclass(frozen=True)
