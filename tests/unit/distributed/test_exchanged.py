@@ -147,7 +147,7 @@ def test_ranks_compute_the_whole_product_in_one_launch(name: str) -> None:
 
 SCATTERED = {
     "cooperative": (COOPERATIVE, 2, (130, 72, 136), {"calls": 3}, slow),
-    "ping-pong": (PING_PONG, 2, (70, 72, 72), {"calls": 2}, slow),  # two ranks: those of each word
+    "ping-pong": (PING_PONG, 2, (70, 72, 72), {"calls": 2}, ()),
     "all of the sum": (COOPERATIVE, 2, (130, 72, 72), {"calls": 2, "all": True}, slow),
     "clusters": (CLUSTERS, 2, (130, 136, 136), {}, slow),
     "three ranks": (PING_PONG, 3, (70, 72, 136), {"calls": 3}, slow),
