@@ -235,7 +235,10 @@ class Order:
         known, here, phase = self._rows_of(mask, phase)
         offered = self._meeting(barrier, len(known)).offered(phase)
         rows, threads = np.nonzero(here)
-        known[rows, threads] = np.maximum(known[rows, threads], offered[rows])
+        if _FEW * rows.size < here.size:
+            known[rows, threads] = np.maximum(known[rows, threads], offered[rows])
+        else:
+            np.maximum(known, offered[:, None, :], out=known, where=here[..., None])
 
     def _meeting(self, barrier: Hashable, rows: int) -> _Meeting:
         found = self._meetings.get(barrier)
@@ -277,10 +280,13 @@ class Order:
             self._known = np.repeat(self._known, self._blocks, axis=0)
 
 
+_FEW = 4  # of so many threads one: the others are then not looked at
+
+
 def _together(known: Array, here: Array) -> Array:
     """Return what the threads of a mask know together, one row a block, 0 for those without."""
     rows, threads = np.nonzero(here)
-    if 4 * rows.size > here.size:
+    if _FEW * rows.size >= here.size:
         return np.asarray(np.where(here[..., None], known, 0).max(axis=1))
     found = np.zeros((len(here), known.shape[2]), known.dtype)
     if rows.size:
