@@ -17,7 +17,8 @@ from rich.console import Console
 from tests.helpers.terminal import needs_terminal, printed
 
 import tilewright
-from tilewright.cli import _COMMANDS, main
+from tilewright.backends import sim
+from tilewright.cli import _COMMANDS, main, scripts
 from tilewright.demo import tour
 from tilewright.errors import CompileError
 
@@ -504,6 +505,20 @@ def tickets(y, ticket):
 def example_tickets():
     return 4, 32, (tw.spec(tw.int32, (4,)), tw.spec(tw.int32, (1,)))
 """
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (1000.0, False)])
+def test_check_tells_how_many_blocks_are_done(
+    seconds: float, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of launches that take long, on stderr; another simulation in this process tells nobody."""
+    script = tmp_path / "long.py"
+    text = "import numpy as np, tilewright as tw\n@tw.kernel\ndef fill(x):\n    x[tw.block_idx.x] = 1\n"
+    script.write_text(f"{text}fill[300_000, 1](np.zeros(300_000, np.float32))\n", encoding="utf-8")
+    monkeypatch.setattr(scripts, "_QUIET_SECONDS", seconds)
+    result = call("check", str(script), "--json")
+    assert (" of 300,000 blocks, 0 s\n" in result.stderr) is told and json.loads(result.stdout)["launches"] == 1
+    assert sim.teller.get() is None
 
 
 def test_check_of_a_kernel_in_other_orders(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import click
 from rich.console import Console
 
 from tilewright.arch import DEFAULT_GPU, GPUS, find_gpu
-from tilewright.backends.sim import Finding
+from tilewright.backends.sim import Finding, teller
 from tilewright.cli.failures import demand_writable, from_file, raised_in, users_code
 from tilewright.cli.kernels import TARGET, dimensions, find_kernel, launch_of, load_file
 from tilewright.cli.output import json_option, print_json, terminal_width
@@ -64,18 +64,30 @@ class Orders:
         self._count, self._seed = count, seed
         self._start = self._told = time.monotonic()
 
-    def options(self) -> dict[str, Any]:
-        """Return what `simulate` takes."""
-        return {"schedules": self._count, "seed": self._seed, "progress": self._progress}
+    @contextmanager
+    def simulate(self, **options: Any) -> Iterator[Run]:
+        """Simulate launches; findings do not stop them."""
+        told = teller.set(self._blocks)
+        ours = {"schedules": self._count, "seed": self._seed, "progress": self._progress}
+        try:
+            with simulate(raise_errors=False, **ours, **options) as run:  # type: ignore[arg-type]
+                yield run
+        finally:
+            teller.reset(told)
 
     def _progress(self, number: int) -> None:
+        self._tell(number == 0, f"order {number + 1} of {self._count} (seed {self._seed + number})")
+
+    def _blocks(self, kernel: str, done: int, total: int) -> None:
+        self._tell(done == 0 and not self._count, f"{kernel}: {done:,} of {total:,} blocks")
+
+    def _tell(self, is_first: bool, what: str) -> None:
         now = time.monotonic()
-        if number == 0:
+        if is_first:
             self._start = self._told = now
         if now - self._told >= _QUIET_SECONDS:
             self._told = now
-            told = f"order {number + 1} of {self._count} (seed {self._seed + number}), {now - self._start:.0f} s"
-            click.echo(told, err=True)
+            click.echo(f"{what}, {now - self._start:.0f} s", err=True)
 
 
 _QUIET_SECONDS = 2.0
@@ -96,7 +108,7 @@ def run_kernel(target: str, texts: Sequence[str], *, quiet: bool, orders: Orders
             launch = launch_of(module, kernel, name, options["texts"], grid, block)
         if launch.target is kernel:
             raise ArgumentError(f"{name} needs a block", help="pass --block 256, or define example_" + name)
-        with simulate(raise_errors=False, **orders.options()) as run:
+        with orders.simulate() as run:
             try:
                 with redirect_stdout(sys.stderr if quiet else sys.stdout):
                     launch.target(*[with_data(argument) for argument in launch.args])  # type: ignore[operator]  # called as it is
@@ -132,7 +144,7 @@ def run_script(
     orders = orders or Orders()
     with (
         _as_program(script, arguments),
-        simulate(profile=profile, raise_errors=False, profile_blocks=blocks, **orders.options()) as run,
+        orders.simulate(profile=profile, profile_blocks=blocks) as run,
     ):
         try:
             if quiet:

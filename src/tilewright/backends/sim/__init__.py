@@ -41,7 +41,7 @@ have them are laid out for agents, and there only the blocks of ops that can wai
 """
 
 from tilewright.backends.sim.aliases import reachable
-from tilewright.backends.sim.execute import Options, Run, execute, outer_run, running
+from tilewright.backends.sim.execute import Options, Run, execute, outer_run, running, teller
 from tilewright.backends.sim.findings import Finding
 from tilewright.backends.sim.groups import Rank, Symmetric, current_rank
 from tilewright.backends.sim.joint import run_ranks
@@ -60,4 +60,5 @@ __all__ = [
     "reachable",
     "run_ranks",
     "running",
+    "teller",
 ]

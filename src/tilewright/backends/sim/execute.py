@@ -88,6 +88,11 @@ def current() -> Run:
     return _current.get() or Run(Options())
 
 
+# Who is told how many of the blocks of a kernel are done.
+Teller = Callable[[str, int, int], None]
+teller: ContextVar[Teller | None] = ContextVar("tilewright_teller", default=None)
+
+
 def outer_run() -> Run | None:
     """Return the run that is under way, None where there is none."""
     return _current.get()
@@ -250,6 +255,8 @@ def execute(
         program = Program(kernel, machine, scalars, watching(watched) if options.check and options.nan else watched)
         with np.errstate(all="ignore"):
             for first in range(0, machine.total_blocks, machine.chunk):
+                if (tell := teller.get()) is not None:
+                    tell(kernel.name, first, machine.total_blocks)
                 machine.begin(first, min(machine.chunk, machine.total_blocks - first))
                 program.run()
         for observer in machine.observers:
