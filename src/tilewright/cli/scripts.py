@@ -70,7 +70,7 @@ class Orders:
         told = teller.set(self._blocks)
         ours = {"schedules": self._count, "seed": self._seed, "progress": self._progress}
         try:
-            with simulate(raise_errors=False, **ours, **options) as run:  # type: ignore[arg-type]
+            with simulate(raise_errors=False, **ours, **options) as run:  # type: ignore[arg-type]  # options of several types
                 yield run
         finally:
             teller.reset(told)

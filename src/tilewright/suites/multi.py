@@ -226,13 +226,9 @@ def _worst(figure: float) -> float:
 
 
 def _exchange(kind: str) -> Callable[[Any, Any], object]:
-    """Return torch's collective into a tensor, whose name changed in 2.13."""
-    dist = _torch().distributed
-    old, new = {
-        "gather": ("all_gather_into_tensor", "all_gather_single"),
-        "scatter": ("reduce_scatter_tensor", "reduce_scatter_single"),
-    }[kind]
-    found: Callable[[Any, Any], object] = getattr(dist, new, None) or getattr(dist, old)
+    """Return torch's collective into a tensor."""
+    ours = importlib.import_module("tilewright.torch.exchange")  # which knows its names
+    found: Callable[[Any, Any], object] = {"gather": ours.gather_rows, "scatter": ours.scatter_sums}[kind]
     return found
 
 

@@ -57,12 +57,14 @@ def _has_collectives(x: torch.Tensor, group: Any) -> bool:
     return x.device.type == "cuda" and _COLLECTIVE in str(dist.get_backend(group))
 
 
-def _gather(out: torch.Tensor, x: torch.Tensor, group: Any) -> None:
+def gather_rows(out: torch.Tensor, x: torch.Tensor, group: Any = None) -> None:
+    """Gather x of all ranks in `out`, by torch's collective."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
     gather(out, x, group=group)
 
 
-def _scatter(out: torch.Tensor, x: torch.Tensor, group: Any) -> None:
+def scatter_sums(out: torch.Tensor, x: torch.Tensor, group: Any = None) -> None:
+    """Add up x of all ranks, and give each its rows in `out`, by torch's collective."""
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name before torch 2.13
     scatter(out, x, group=group)
 
@@ -77,7 +79,7 @@ def _gathered_products(
     if _has_collectives(x, group) and (size > 2 or x.nbytes <= _MOST_TOGETHER):
         rows = parts.flatten(0, 1)
         if x.numel():
-            _gather(rows, x, group)
+            gather_rows(rows, x, group)
         found = [x.new_empty((*rows.shape[:-1], w.shape[1])) for w in weights]
         for w, bias, y in zip(weights, biases, found, strict=True):
             _product(rows, w, y, bias)
@@ -108,7 +110,7 @@ def _scattered_products(
             _product(x, w, whole, bias, n > 0)
         own = whole.new_empty((whole.shape[0] // size, *whole.shape[1:]))
         if own.numel():
-            _scatter(own, whole, group)
+            scatter_sums(own, whole, group)
         return own
     parts = [
         x.unflatten(0, (size, -1)) if x.numel() else x.new_empty((size, x.shape[0] // size, *x.shape[1:])) for x in xs
@@ -231,7 +233,7 @@ def matmul_all_reduce_operator(x: torch.Tensor, w: torch.Tensor, group: str) -> 
         dist.all_reduce(y, group=found)
     else:
         part = _scattered_products([x.reshape(rows, x.shape[-1])], [w], [None], found)
-        _gather(y.view(rows, w.shape[1]), part.contiguous(), found)
+        gather_rows(y.view(rows, w.shape[1]), part.contiguous(), found)
     return y
 
 
