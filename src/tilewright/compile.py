@@ -15,6 +15,7 @@ from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.figures import Compiled
 from tilewright.frames import warn_at, with_stack
+from tilewright.instructions.register_budget import share_registers
 from tilewright.ir.core import Buffer, Kernel, Op, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Scope
 from tilewright.ir.evaluate import evaluate
@@ -255,8 +256,8 @@ with_stack(lower)
 
 def _prepared(kernel: Kernel, arch: Arch, min_blocks: int, cooperative: bool, dependent_launch: bool) -> Lowered:
     """Run the passes over a traced kernel, which takes up what its launches are."""
-    divides = any(op.effects.registers is not None for op in kernel.body.walk())
-    kernel.min_blocks = min_blocks or int(divides)  # without a number ptxas takes no notice of setmaxnreg
+    kernel.min_blocks = min_blocks
+    share_registers(kernel)
     kernel.cooperative = cooperative or any(op.effects.together is Scope.GRID for op in kernel.body.walk())
     kernel.dependent_launch = dependent_launch
     run_passes(kernel)

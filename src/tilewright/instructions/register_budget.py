@@ -39,10 +39,10 @@ _OF_WARPGROUP = 128  # threads
 def set_registers(count: int) -> None:
     """Set the number of registers of each thread of the warpgroup from here on (PTX setmaxnreg, sm_90a).
 
-    A block of n threads starts with 65536 / n for each, at most 255, in whole units of 8. A `count` below the current
+    A block of n threads starts with 65536 / n for each, at most 255, in whole units of 8; with 65536 / (n b) where the
+    kernel is compiled for b blocks on a multiprocessor, by `configure(min_blocks=b)`. A `count` below the current
     number releases registers; one above it waits until other warpgroups have released enough. All warpgroups together
-    cannot have more than at the start. The kernel is compiled for one block on a multiprocessor, as by
-    `configure(min_blocks=1)`.
+    cannot have more than at the start.
 
     Raises `LanguageError` for a number other than 24, 32, ... to 256, and where the block is not known.
     """
@@ -63,18 +63,19 @@ def set_registers(count: int) -> None:
         )
     refuse_partial_warps(tracer, "tw.set_registers", _OF_WARPGROUP)
     x, y, z = tracer.block_shape
-    first = registers_at_launch(x * y * z)
-    if given > first and x * y * z == _OF_WARPGROUP:
+    threads = x * y * z
+    first = registers_at_launch(threads)
+    if given > first and threads == _OF_WARPGROUP:
         raise LanguageError(
             f"tw.set_registers({given}): the one warpgroup of the block begins with {first} registers a thread, and no "
             "other can give it more",
             help="leave it out",
         )
-    tracer.emit(SetRegisters(given, first))
+    tracer.emit(SetRegisters(given, threads))
 
 
 def registers_at_launch(threads: int) -> int:
-    """Return how many registers each thread of a block has that is compiled to be alone on its multiprocessor.
+    """Return how many registers each thread has at first; `threads` are those of all blocks of a multiprocessor.
 
     >>> [registers_at_launch(threads) for threads in (128, 256, 384, 512)]
     [255, 255, 168, 128]
@@ -84,10 +85,11 @@ def registers_at_launch(threads: int) -> int:
 
 @dataclass(eq=False)
 class SetRegisters(Instruction):
-    """Let the threads of the warpgroup have `count` registers, where they began with `first` (setmaxnreg)."""
+    """Let the threads of the warpgroup, in a block of so many, have `count` registers (setmaxnreg)."""
 
     count: int = attribute()
-    first: int = attribute()
+    threads: int = attribute()
+    at_once: int = attribute(default=1)  # blocks of a multiprocessor, that the kernel is compiled for
 
     CALLED: ClassVar[str | None] = "tw.set_registers"
     RESULTS: ClassVar[int | None] = 0
@@ -97,6 +99,11 @@ class SetRegisters(Instruction):
     COUNTED: ClassVar[str | None] = None
     RESERVED: ClassVar[str] = r"set_registers_\w+"
     ON_AMD: ClassVar[tuple[str, str] | None] = ("setmaxnreg", "leave it out: the compiler divides the registers")
+
+    @property
+    def first(self) -> int:
+        """What they began with."""
+        return registers_at_launch(self.threads * self.at_once)
 
     @property
     def effects(self) -> Effects:
@@ -134,6 +141,14 @@ class SetRegisters(Instruction):
             f'    asm volatile("setmaxnreg.{direction}.sync.aligned.u32 %0;" :: "n"(count));\n}}'
         )
         printer.statement(f"set_registers_{direction}<{self.count}>();", self)
+
+
+def share_registers(kernel: Kernel) -> None:
+    """Tell the calls of a kernel how many blocks it is compiled for: without a number ptxas takes no notice of them."""
+    found = [op for op in kernel.body.walk() if isinstance(op, SetRegisters)]
+    kernel.min_blocks = kernel.min_blocks or int(bool(found))
+    for op in found:
+        op.at_once = kernel.min_blocks
 
 
 _AT_LAUNCH, _UNKNOWN = 0, -1

@@ -26,6 +26,7 @@ from tilewright.kernels.attention_hopper import (
     hopper_plan,
     is_low,
     is_short,
+    is_small,
     keys_of,
     why_not,
 )
@@ -256,22 +257,25 @@ def by_warpgroups(
     out, q, k, _ = views
     sides = problem.left < q_and_keys(views), problem.right < q_and_keys(views)
     count = problem.count if problem.is_ragged else 1  # of sequences in one array
-    kind = {"is_narrow": q.shape[2] <= count * NARROW, "is_cut": bool(problem.sequences.given())}
-    if not kind["is_cut"] and not kind["is_narrow"] and is_low(q.shape[3], q.shape[2]):
-        kind["is_low"] = True
-        keys = keys or keys_of(k.shape[2], hopper_plan(q.dtype, q.shape[3], *sides, **kind).keys)
+    each, is_cut = k.shape[2] // count, bool(problem.sequences.given())
+    kind = {"is_narrow": q.shape[2] <= count * NARROW, "is_cut": is_cut}
+    kind["is_low"] = not any(kind.values()) and is_low(q.shape[3], q.shape[2])
     plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, **kind)
-    if blocks is None:
-        blocks = multiprocessors_of(problem.q)
-    tiles = blocks_of(problem, q, plan.rows)
-    if parts is None:
-        parts = count_parts(tiles, -(-k.shape[2] // (count * plan.keys)), blocks, math.prod(out.shape))
+    tiles, blocks = blocks_of(problem, q, plan.rows), blocks or multiprocessors_of(problem.q)
+    parts = parts or count_parts(tiles, -(-each // plan.keys), blocks, math.prod(out.shape))
+    if keys is None and parts == 1:
+        if is_small(q.shape[3], each):
+            kind = {"is_small": True, "is_cut": is_cut}
+            plan = hopper_plan(q.dtype, q.shape[3], *sides, **kind)
+            tiles, blocks = blocks_of(problem, q, plan.rows), blocks * plan.blocks
+        if not is_cut and not kind.get("is_narrow"):
+            keys = keys_of(each, plan.keys, any(sides))
     grid = min(blocks, tiles * parts)
     plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_in_parts=parts > 1, **kind)
     numbers = problem.factor, *map(np.int32, (problem.left, problem.right, heads_together(views, grid)))
 
     def launch(out: View, lse: View | None) -> None:
-        launcher(attend_by_warpgroups, grid, plan.threads)(
+        launcher(attend_by_warpgroups, grid, plan.threads, plan.blocks)(
             out, lse, *views[1:], *problem.sequences.views(), *numbers, plan
         )
 

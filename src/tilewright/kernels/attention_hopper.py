@@ -20,9 +20,12 @@ FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
 CACHED = 1 << 26  # bytes of tokens or keys that are taken together, near what the L2 cache keeps
-SHORT = 64  # tokens and keys up to which tiles of mma.sync took less time on an H200
+# Tokens and keys up to which tiles of mma.sync took less time on an H200, by the head.
+_SHORT = {64: 32, 128: 64}
+_FEW_KEYS = 1024  # up to which several small blocks of a multiprocessor take less time than a large one
 # By the head: keys, and stages of Q and of K and V.
 _NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 256: (64, 1, 5)}
+_MOST_STAGES = 12  # of smaller tiles of K and V
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
 
@@ -46,6 +49,7 @@ class HopperAttentionPlan:
     write: TiledCopy  # a consumer's fragments of O to shared memory
     registers: tuple[int, int]  # of the producer and of a consumer
     is_in_parts: bool
+    blocks: int = 1  # of a multiprocessor
 
     @property
     def consumers(self) -> int:
@@ -78,21 +82,30 @@ def is_low(elements: int, tokens: int) -> bool:
 
 
 def is_short(elements: int, tokens: int, keys: int) -> bool:
-    """Say whether several small blocks of a multiprocessor serve sequences better than a large one that stays.
+    """Say whether tiles of mma.sync take less time: one of tokens and one of keys, of few of both."""
+    return max(tokens, keys) <= _SHORT.get(filled(elements), 0)
 
-    They do for a tile of tokens and one of keys, of heads of 64 elements; longer heads have more to multiply.
+
+def is_small(elements: int, keys: int) -> bool:
+    """Say whether sequences have so few keys that several small blocks of a multiprocessor serve them better.
+
+    What a tile waits for at its begin and its end is hidden by others then; a large one brings keys in less often.
     """
-    return filled(elements) == 64 and max(tokens, keys) <= SHORT
+    return filled(elements) == 64 and keys <= _FEW_KEYS
 
 
-def keys_of(keys: int, most: int) -> int:
-    """Return the keys of a tile so that few tiles of up to `most` are whole.
+def keys_of(keys: int, most: int, is_masked: bool = False) -> int:
+    """Return the keys of a tile, `most` at most, for so many keys of a sequence.
 
-    >>> keys_of(197, 160), keys_of(50, 160), keys_of(4096, 160)
-    (112, 64, 160)
+    A step takes as long as 8 keys beside its products, and nothing hides a part of the first one. Masks want what
+    `most` is, if not all keys are few.
+
+    >>> keys_of(197, 80), keys_of(384, 80), keys_of(197, 160), keys_of(1024, 160), keys_of(4096, 160)
+    (80, 64, 112, 128, 160)
     """
-    each = -(-keys // -(-keys // most))
-    return min(most, -(-each // 16) * 16)
+    if keys > (128 if is_masked else _FEW_KEYS):
+        return most
+    return min(range(64, most + 1, 16), key=lambda each: -(-keys // each) * (each + 8) + 0.2 * each, default=most)
 
 
 def heads_together(views: Sequence[View], grid: int) -> int:
@@ -118,12 +131,13 @@ def hopper_plan(
     is_narrow: bool = False,
     is_in_parts: bool = False,
     is_cut: bool = False,
+    is_small: bool = False,
 ) -> HopperAttentionPlan:
     """Return the plan for float16 or bfloat16 and up to 256 elements a head; `keys` is another tile of keys.
 
     A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time. A low one has 128
     for heads of 64 elements, too. Where sequences are cut out of arrays (`is_cut`), where they are takes registers:
-    tiles have fewer keys, and of long heads 64 rows.
+    tiles have fewer keys, and of long heads 64 rows. A small one is one of three blocks of a multiprocessor.
 
     >>> plan = hopper_plan(bfloat16, 128, False, True)
     >>> plan.rows, plan.keys, plan.threads
@@ -139,7 +153,9 @@ def hopper_plan(
     }[head]
     if is_low and head == 64:
         rows, most = 128, 128 if is_masked else 160
-    if is_narrow or (is_cut and head == 256):
+    if is_small:
+        rows, most, stages = NARROW, 64 if is_masked else 80, 7 if is_masked else 5
+    elif is_narrow or (is_cut and head == 256):
         rows, most, q_stages, stages = NARROW, *_NARROW_TILES[head]
         if is_cut and is_in_parts:
             most -= 32 if head == 64 else 16
@@ -149,6 +165,7 @@ def hopper_plan(
     elif is_in_parts and head == 256:
         most = 48  # where they are stored takes registers too
     tile, consumers, types = keys or most, rows // 64, _TYPES[dtype]
+    stages = max(min(stages * most // tile, _MOST_STAGES), 2)
     lines = atoms.GMMA_K_SW128(dtype)
     product = getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN")
     smem_q, smem_kv = tile_to_shape(lines, (rows, head, q_stages)), tile_to_shape(lines, (tile, head, stages))
@@ -164,8 +181,9 @@ def hopper_plan(
         make_tiled_mma(getattr(atoms, f"SM90_64x{tile}x16_{types}_SS"), (consumers, 1, 1)),
         make_tiled_mma(product, (consumers, 1, 1)),
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, make_tiled_mma(product)),
-        (32, 160) if consumers == 3 else (24, 240),
+        (24, 136) if is_small else (32, 160) if consumers == 3 else (24, 240),
         is_in_parts,
+        3 if is_small else 1,
     )
 
 

@@ -108,8 +108,9 @@ def plan_for(
     """
     sizes = padded_head("q and k", head), padded_head("v", value_head)
     smallest = None
-    for rows, columns, stages in _tiles(dtype, longest, arch):
-        plan = plan_of(dtype, sizes, (rows, columns, stages), vector, arch, is_backward)
+    for rows, columns, stages in _tiles(dtype, longest, arch, is_backward):
+        warps = rows // 16 if rows < 64 and instruction_of(dtype, arch).threads > 1 else None
+        plan = plan_of(dtype, sizes, (rows, columns, stages), vector, arch, is_backward, warps)
         if plan.shared_bytes(is_backward) <= arch.shared_bytes_optin:
             return plan
         smallest = plan
@@ -120,9 +121,11 @@ def plan_for(
     )
 
 
-def _tiles(dtype: DType, longest: int, arch: Arch) -> Iterator[tuple[int, int, int]]:
+def _tiles(dtype: DType, longest: int, arch: Arch, is_backward: bool) -> Iterator[tuple[int, int, int]]:
     """Return rows, columns and stages, the best first."""
     if instruction_of(dtype, arch).threads > 1:
+        if longest <= 64 and not is_backward:  # small ones, of which a multiprocessor holds many
+            yield (64, 32, 2) if longest > 32 else (32 if longest > 16 else 16, 16, 2)
         yield from ((64, 64, 2), (64, 32, 2), (64, 32, 1), (64, 16, 1))
         return
     if longest > 32 and dtype != float64:
@@ -148,7 +151,7 @@ def plan_of(
     is_backward: bool,
     warps: int | None = None,
 ) -> AttentionPlan:
-    """Return the plan of a tile; `warps` are those of whole heads."""
+    """Return the plan of a tile; `warps` are those along its rows, if they are not 4."""
     rows, columns, stages = tile
     atom = instruction_of(dtype, arch)
     head, value_head = heads
@@ -168,7 +171,7 @@ def plan_of(
     # Rows are padded by 16 bytes, so that ldmatrix meets every bank once.
     pad = VECTOR_BYTES // dtype.bytes
     strides = head + pad, value_head + pad
-    filled = rows if warps else min(rows, columns)
+    filled = rows if warps and is_backward else min(rows, columns)
     fills = [filling(dtype, filled, size, vector, mma.size, arch) for size in heads]
     return AttentionPlan(
         dtype,

@@ -35,6 +35,18 @@ def test_roles_have_registers_of_their_own() -> None:
     assert "set_registers_" not in roles.lower(out, 168, 168, arch="sm_90a", block=384).cuda.text
 
 
+def test_blocks_of_a_multiprocessor_share_its_registers() -> None:
+    """Of two blocks a thread begins with 80: 104 are taken, and were given back where it had 168."""
+    twice = roles.configure(min_blocks=2)
+    lowered = twice.lower(np.zeros(384, np.int32), 24, 104, arch="sm_90a", block=384)
+    assert "set_registers_dec<24>();" in lowered.cuda.text and "set_registers_inc<104>();" in lowered.cuda.text
+    assert lowered.module.resources.registers == 80
+    for producer, kinds in ((24, []), (40, ["too-many-registers"])):
+        with tw.simulate(raise_errors=False) as run:
+            twice[1, 384](np.zeros(384, np.int32), producer, 104)
+        assert [f.kind for f in run.findings] == kinds
+
+
 @pytest.mark.parametrize(
     ("threads", "producer", "consumer", "fits"),
     [(384, 24, 240, True), (384, 40, 240, False), (256, 24, 256, True), (512, 32, 160, True), (512, 40, 160, False)],

@@ -16,7 +16,7 @@ from tilewright.kernels._attention_heads_kernel import gradients_of_heads
 from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend
 from tilewright.kernels.attention_heads import heads_plan
-from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, is_short, why_not
+from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, is_short, keys_of, why_not
 from tilewright.kernels.attention_plan import plan_for
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.views import view
@@ -103,12 +103,29 @@ def test_gradients_of_q_may_have_any_strides(head: int, row: int, first: int, mo
 
 @pytest.mark.parametrize(
     ("tokens", "keys", "head", "expected"),
-    [(64, 64, 64, True), (64, 65, 64, False), (50, 20, 48, True), (16, 16, 128, False), (1, 4096, 64, False)],
-)
-def test_short_sequences_have_several_blocks_of_a_multiprocessor(
-    tokens: int, keys: int, head: int, expected: bool
-) -> None:
+    [(32, 32, 64, True), (32, 33, 64, False), (30, 20, 48, True), (64, 64, 128, True), (16, 16, 256, False),
+     (1, 4096, 64, False)],
+)  # fmt: skip
+def test_short_sequences_are_multiplied_by_warps(tokens: int, keys: int, head: int, expected: bool) -> None:
     assert is_short(head, tokens, keys) == expected
+
+
+@pytest.mark.parametrize("most", [64, 80, 128, 160])
+def test_tiles_of_keys_waste_little(most: int) -> None:
+    """They are in steps of 16, and fewer than twice the keys behind the last one are multiplied in vain."""
+    for keys in range(1, 1100, 7):
+        tile = keys_of(keys, most)
+        assert tile in range(64, most + 1, 16)
+        assert keys > 1024 or -(-keys // tile) * tile <= max(1.2 * keys, keys + 63), (keys, tile)
+
+
+@pytest.mark.parametrize("longest", [1, 16, 17, 32, 33, 64, 65, 200])
+@pytest.mark.parametrize("head", [16, 64, 96, 256])
+def test_copies_of_small_tiles_take_whole_vectors(longest: int, head: int) -> None:
+    plan = plan_for(tw.bfloat16, head, head, 16, longest, HOPPER, False)
+    for copy in (plan.fill1, plan.fill2):
+        assert plan.rows % copy.tiler[0] == plan.columns % copy.tiler[0] == 0
+    assert plan.rows * -(-longest // plan.rows) < longest + 64
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
@@ -161,7 +178,18 @@ def test_gradients_of_whole_heads_fit_into_registers(head: int, longest: int) ->
 
 
 MASKS = [(left, right) for left in (False, True) for right in (False, True)]
-KINDS = ("low", "parts", "lengths", "parts, sequences", "narrow", "narrow, parts, lengths", "narrow, parts, sequences")
+KINDS = (
+    "small",
+    "small, sequences",
+    "small, lengths",
+    "low",
+    "parts",
+    "lengths",
+    "parts, sequences",
+    "narrow",
+    "narrow, parts, lengths",
+    "narrow, parts, sequences",
+)
 
 
 @pytest.mark.parametrize("head", [64, 128, 256])
@@ -171,11 +199,14 @@ KINDS = ("low", "parts", "lengths", "parts, sequences", "narrow", "narrow, parts
 )
 @pytest.mark.slow
 def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind: str) -> None:
+    if "small" in kind and head > 64:
+        pytest.skip("small blocks are for heads of up to 64 elements")
     plan = hopper_plan(
         tw.bfloat16,
         head,
         left,
         right,
+        is_small="small" in kind,
         is_low="low" in kind,
         is_narrow="narrow" in kind,
         is_in_parts="parts" in kind,
@@ -187,7 +218,7 @@ def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind:
     offsets = tw.spec(tw.int32, (9,)) if "sequences" in kind else None
     sequences = offsets, offsets, lengths
     numbers = np.float32(0.1), np.int32(1), np.int32(1), np.int32(1)
-    lowered = attend_by_warpgroups.lower(
+    lowered = attend_by_warpgroups.configure(min_blocks=plan.blocks).lower(
         out, lse, x, x, x, *sequences, *numbers, plan, arch="sm_90a", block=plan.threads
     )
     resources = lowered.module.resources
