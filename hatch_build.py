@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import base64
 import bz2
+import collections
 import hashlib
 import io
 import itertools
@@ -85,8 +86,7 @@ def shrink(path: str | os.PathLike[str]) -> None:
 
 def zipped(files: dict[str, bytes]) -> bytes:
     """Return a zip file, whose streams `zipfile` could not write: it has zlib's compression only."""
-    entries, directory = [], []
-    offset = 0
+    entries, directory, offset = [], [], 0
     for name, content in files.items():
         path, stream = name.encode("ascii"), deflated(content)
         facts = struct.pack(
@@ -95,9 +95,8 @@ def zipped(files: dict[str, bytes]) -> bytes:
         )
         entries.append(b"PK\3\4" + facts + path + stream)
         made_by, mode = 3 << 8 | 20, 0o100644 << 16  # a Unix, and a file's permissions there
-        directory.append(
-            b"PK\1\2" + struct.pack("<H", made_by) + facts + struct.pack("<HHHII", 0, 0, 0, mode, offset) + path
-        )
+        rest = struct.pack("<HHHII", 0, 0, 0, mode, offset) + path
+        directory.append(b"PK\1\2" + struct.pack("<H", made_by) + facts + rest)
         offset += len(entries[-1])
     listed = b"".join(directory)
     end = struct.pack("<HHHHIIH", 0, 0, len(files), len(files), len(listed), offset, 0)
@@ -201,7 +200,16 @@ def record_of(files: dict[str, bytes], record: str) -> bytes:
 
 def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
     """Return files in one, names and texts in turn: a little smaller than by xz, and than in an archive of tar."""
-    return bz2.compress(b"\0".join(part for name, text in sorted(files) for part in (name.encode(), text)))
+    text = b"\0".join(part for name, text in sorted(files) for part in (name.encode(), text))
+    return min((bz2.compress(coded(text, count)) for count in (0, 128 if text.isascii() else 0)), key=len)
+
+
+def coded(text: bytes, count: int) -> bytes:
+    """Return a text with a byte for each of so many frequent words, and those before it: of examples 1 % less by bz2."""
+    words = collections.Counter(re.findall(rb"[A-Za-z_]{3,}", text))
+    most = sorted(words, key=lambda word: (words[word] * (1 - len(word)), word))[:count]
+    codes = {word: bytes([128 + n]) for n, word in enumerate(most)}
+    return b"\n".join(most) + b"\0" + re.sub(rb"[A-Za-z_]{3,}", lambda found: codes.get(found[0], found[0]), text)
 
 
 def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None, private: Uses | None = None) -> bytes:

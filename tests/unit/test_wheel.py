@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import bz2
 import hashlib
 import importlib
 import importlib.util
@@ -53,17 +52,25 @@ def test_the_wheel_is_small_and_says_what_it_holds(build: ModuleType, tmp_path: 
     for name, digest, length in rows[:-1]:
         expected = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode().rstrip("=")
         assert (digest, length) == (f"sha256={expected}", "")
-    (tmp_path / "examples.bz2").write_bytes(files["tilewright/examples.bz2"])
+    archives = {f"tilewright/{name}" for name in ("examples.bz2", "sources.bz2")}
+    for name in archives:
+        (tmp_path / Path(name).name).write_bytes(files[name])
     packed = {f"tilewright/examples/{x}": text for x, text in compiled.packed_files(tmp_path / "examples.bz2").items()}
     assert packed == {name: content for name, content in plain.items() if name.startswith("tilewright/examples/")}
-    parts = bz2.decompress(files["tilewright/sources.bz2"]).split(b"\0")
-    sources = {f"tilewright/{name.decode()}": text for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    sources = {f"tilewright/{x}": text for x, text in compiled.packed_files(tmp_path / "sources.bz2").items()}
     in_c = [name for name in plain if name.endswith((".c", ".h", ".cpp")) and name not in packed]
     assert sources == {name: build.lean_c(plain[name]) for name in in_c}
     assert {f"tilewright/{name}" for name in (*compiled.LAUNCHER.sources, "torch/calls.cpp")} <= set(sources)
     modules = {name for name in plain if name not in packed and name not in sources}
-    archives = {f"tilewright/{name}" for name in ("examples.bz2", "sources.bz2")}
     assert modules == set(files) - {"tilewright.dist-info/RECORD"} - archives
+
+
+@pytest.mark.parametrize("text", [b"", b"a a", b"word word words", "W\u00f6rter word word".encode(), b"x\n\ny" * 300])
+def test_packed_files_are_what_they_were(build: ModuleType, tmp_path: Path, text: bytes) -> None:
+    """Words have bytes of their own where all is ASCII."""
+    files = {"one.py": text, "two/word.c": b"word " * 50 + text, "zero": b""}
+    (tmp_path / "packed.bz2").write_bytes(build.packed(files.items()))
+    assert compiled.packed_files(tmp_path / "packed.bz2") == files
 
 
 @pytest.mark.slow  # what private names are used for is read from all modules

@@ -9,8 +9,6 @@ _loader        what the Python loader consists of, beside its tables; written in
 package        Package: functions, checked and written
 """
 
-from __future__ import annotations
-
 from tilewright.ahead.functions import ExportedFunction
 from tilewright.ahead.package import Package
 from tilewright.frames import hiding_all

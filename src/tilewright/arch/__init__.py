@@ -7,8 +7,6 @@ occupancy    how many blocks of a kernel a multiprocessor holds at once
 Nothing here asks a device; `runtime.driver` does that.
 """
 
-from __future__ import annotations
-
 from tilewright.arch.gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu, gpu_like, gpu_of
 from tilewright.arch.occupancy import Occupancy, blocks_allowed, occupancy
 from tilewright.arch.targets import (

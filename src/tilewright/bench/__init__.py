@@ -13,8 +13,6 @@ ceilings      the most that this machine does: a large copy, and multiply-adds i
 occupancy     how many blocks of a kernel fit on a multiprocessor (`tilewright.arch.occupancy`)
 """
 
-from __future__ import annotations
-
 from tilewright.arch import Occupancy, occupancy
 from tilewright.bench.comparison import Comparison
 from tilewright.bench.machine import machine

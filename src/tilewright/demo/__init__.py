@@ -21,8 +21,6 @@ prepares its own data and hands back a `Trial`; the runner launches, compares wi
 `tilewright demo` runs every example; `main` gives one file the same table.
 """
 
-from __future__ import annotations
-
 from tilewright.demo.arrays import fetch, pick_backend, put
 from tilewright.demo.examples import (
     Backend,

@@ -5,8 +5,6 @@ and only grows, so that nothing has to be set back. Each store of a number relea
 the rank's earlier launches have done, and the load that finds it acquires that for the launches that follow.
 """
 
-from __future__ import annotations
-
 import tilewright as tw
 
 THREADS = 256

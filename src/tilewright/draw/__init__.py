@@ -4,8 +4,6 @@
 layout, swizzle, tensor, TiledCopy or TiledMMA, or a drawing made by `banks`, `tiling`, `beside` or `picture`.
 """
 
-from __future__ import annotations
-
 from tilewright.draw.bank_pictures import Traffic, banks, traffic
 from tilewright.draw.model import Drawing, beside
 from tilewright.draw.printing import picture, print_typst, save, svg, text, typst

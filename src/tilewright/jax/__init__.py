@@ -3,8 +3,6 @@
 `import tilewright as tw` and then `tw.jax` imports JAX when it is first used; `import tilewright` does not.
 """
 
-from __future__ import annotations
-
 from tilewright.jax.operators import Operator as Operator
 from tilewright.jax.operators import op as op
 from tilewright.jax.ready import attention as attention

@@ -1,7 +1,5 @@
 """Where sequences are whose lengths differ, and what is behind their ends; device code, traced into kernels."""
 
-from __future__ import annotations
-
 import tilewright as tw
 
 WARPGROUP = 128

@@ -1,7 +1,5 @@
 """Scales of blocks of A and B, by which the sums of a block of K are multiplied; device code, traced into kernels."""
 
-from __future__ import annotations
-
 import math
 
 import tilewright as tw

@@ -7,8 +7,6 @@ by row on the other side, where C and the others are read as D is written: wide,
 Of pairs of columns a thread has both accumulators: those of the second half of a tile's columns belong to the first.
 """
 
-from __future__ import annotations
-
 import tilewright as tw
 from tilewright.kernels._further_kernel import reduce_tile, scale_tile
 from tilewright.kernels._places_kernel import Places

@@ -19,7 +19,7 @@ from tilewright.kernels._hopper_kernel import (
     once_if_shared,
     tile_of,
 )
-from tilewright.kernels._hopper_results_kernel import Results
+from tilewright.kernels._hopper_results_kernel import Results, sleep
 from tilewright.kernels._ring_kernel import Parts, count_arrival, works_in_ring
 from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPGROUP
 
@@ -27,16 +27,20 @@ SENDER_REGISTERS, BESIDE_SENDERS = 56, 224  # those that copy take more than the
 WARP = 32
 SENDERS = WARPGROUP // WARP - 1  # warps of a block that copy
 _VECTORS = 4  # of 16 bytes, that a thread reads before it writes them
+STEP_BYTES = SENDERS * WARP * _VECTORS * 16  # that a block copies between two pauses
 
 
 @tw.kernel
-def matmul_gathered(D, A, B, bias, arrived, slots, flags, told, counters, rank, part, number, plan: tw.constexpr):
+def matmul_gathered(
+    D, A, B, bias, arrived, slots, flags, told, counters, rank, part, pause, number, plan: tw.constexpr
+):
     """Compute D[m, n, r] = sum over k of A_r[m, k] * B[n, k] + bias for each rank r, where A_r are the rows of rank r.
 
     A are the own rows, `arrived[m, k, r]` those that rank r writes to this one. The own ones go to `slots`, matrices in
     the memory of the other ranks; where none is, copy engines send them. `part` is the extent (rows, K) of what is told
     at once. `flags` are what the other ranks wait for, and `told` what this one waits for: [r, i] of it becomes
-    `number` when part i of rank r has come. `counters` has a zero for each part.
+    `number` when part i of rank r has come. `counters` has a zero for each part. Who sends rests between stores for
+    `pause` nanoseconds, if that is given, so that operands are not kept waiting.
     """
     m, _, k = plan.tile
     B = once_if_shared(B)
@@ -67,7 +71,7 @@ def matmul_gathered(D, A, B, bias, arrived, slots, flags, told, counters, rank, 
                             tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
                             bring_columns(plan, B, sB[:, :, stage], (column, k_tile, sender), full, place)
         elif sends and tw.thread_idx.x >= WARP:
-            send(A, slots, flags, counters, part, rank, number)
+            send(A, slots, flags, counters, part, rank, pause, number)
     else:
         tw.set_registers(BESIDE_SENDERS if sends else CONSUMER_REGISTERS)
         results = Results(plan, plan.epilogue, sD, D, bias, 1, 0)
@@ -98,7 +102,7 @@ class Arrival:
 
 
 @tw.function
-def send(A, slots, flags, counters, part, rank, number):
+def send(A, slots, flags, counters, part, rank, pause, number):
     """Copy the rank's rows to the slots of the other ranks, and tell all of them of every part."""
     # By words: of a vector of smaller elements each would take a register.
     source, targets, width = A.recast(tw.uint32), [slot.recast(tw.uint32) for slot in slots], 4
@@ -110,7 +114,7 @@ def send(A, slots, flags, counters, part, rank, number):
             first = i * parts.extent[0], j * parts.extent[1]
             rows = tw.minimum(parts.extent[0], source.shape[0] - first[0])
             across = tw.minimum(parts.extent[1], source.shape[1] - first[1]) // width
-            copy_part(source, targets, first, (rows, across), width, thread, threads)
+            copy_part(source, targets, first, (rows, across), width, thread, threads, pause)
             tw.sync_warp()
             if tw.lane_id() == 0:
                 one, goal = i * parts.across + j, tw.grid_dim.x * SENDERS
@@ -118,7 +122,7 @@ def send(A, slots, flags, counters, part, rank, number):
 
 
 @tw.function
-def copy_part(source, targets, first, extent, width, thread, threads):
+def copy_part(source, targets, first, extent, width, thread, threads, pause):
     """Copy the vectors of a part of a matrix that are this thread's to each of the targets."""
     rows, across = extent
     down, right = threads // across, threads % across
@@ -134,6 +138,8 @@ def copy_part(source, targets, first, extent, width, thread, threads):
                 for target in targets:
                     tw.copy(held[v], tw.local_tile(target, (1, width), where_in(first, places[v], width)))
         row, column = places[_VECTORS]
+        if pause is not None:
+            sleep(pause)
 
 
 def steps_from(place, count, down, right, across):

@@ -1,12 +1,12 @@
 """How the consumers of the Hopper kernel turn accumulators into results, and how those leave; traced into kernels."""
 
-from __future__ import annotations
-
 import tilewright as tw
 from tilewright.kernels._further_kernel import over_quad, reduce_part, scale_of
 from tilewright.kernels._places_kernel import Places
 from tilewright.kernels.hopper_plan import WARPGROUP
 from tilewright.kernels.problem import BLOCK
+
+BOX = 8  # rows that are stored between two pauses
 
 
 def results_buffer(plan, D):
@@ -166,11 +166,11 @@ def varying_mode(matrix):
 
 
 @tw.function
-def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, ready=None, owner=None):
+def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, ready=None, owner=None, pause=None):
     """Compute the results of a consumer's accumulators and write them, `plan.part` at a time.
 
-    `ready` are the `Operands` of the tile, if they were begun before; `owner` as in `Pieces`. Where D is divided by
-    scales, those of a block of columns come first, and its values are kept in the accumulators.
+    `ready` are the `Operands` of the tile, if they were begun before; `owner` as in `Pieces`, `pause` in `store_boxes`.
+    Where D is divided by scales, those of a block of columns come first, and its values are kept in the accumulators.
     """
     pieces = Pieces(plan, place, consumer, owner)
     ready = (Operands(plan, epilogue, operands, D, pieces) if ready is None else ready).widened()
@@ -182,7 +182,7 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta, r
                 where, elements = pieces.where(wave, part), ready.take(wave, part)
                 out, others = compute_part(plan, epilogue, acc, pieces, (wave, part), D, elements, alpha, beta)
                 if scales is None:
-                    store_part(plan, out, sD, D, pieces, wave, part)
+                    store_part(plan, out, sD, D, pieces, wave, part, pause)
                 put_others(plan, epilogue, others, operands, where, pieces.batch, D.shape[:2], scales)
             if scales is not None:
                 target = epilogue.where_stored(operands)[1][epilogue.scale]
@@ -270,7 +270,7 @@ class RowScales:
 
 
 @tw.function
-def store_part(plan, out, sD, D, pieces, wave, part):
+def store_part(plan, out, sD, D, pieces, wave, part, pause=None):
     """Write the results of a part."""
     number, where = wave * pieces.parts + part, pieces.where(wave, part)
     # In ping-pong the other consumer has told that it is; where peers compute one tile, none was before.
@@ -280,7 +280,8 @@ def store_part(plan, out, sD, D, pieces, wave, part):
         buffer = sD[:, :, pieces.owner * plan.buffers + number % plan.buffers]
         reads = Reads(plan.buffers, pieces.count, begins_free)
         is_free = is_free or reads.free(number)
-        store_boxes(plan, out, buffer, D, (*where, pieces.batch), is_free, reads.awaits(number), reads.commits(number))
+        turns = reads.awaits(number), reads.commits(number)
+        store_boxes(plan, out, buffer, D, (*where, pieces.batch), is_free, *turns, pause)
     elif plan.rows is not None:
         store_rows(plan, out, sD[:, :, pieces.owner], D[:, :, pieces.batch], where, is_free)
     else:
@@ -354,11 +355,11 @@ def load_part(plan, thread, tensor, where):
 
 
 @tw.function
-def store_boxes(plan, out, buffer, D, where, is_free, awaits, commits):
+def store_boxes(plan, out, buffer, D, where, is_free, awaits, commits, pause=None):
     """Write a part of the results to shared memory, when it is free, and begin its store by TMA.
 
     Of two buffers the one is written while the store before reads the other; when all have written, that is free, if
-    the part `awaits` it.
+    the part `awaits` it. With a `pause` of so many nanoseconds 8 rows are stored at a time, and a pause after each.
     """
     group = tw.warpgroup_id()
     ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
@@ -373,10 +374,21 @@ def store_boxes(plan, out, buffer, D, where, is_free, awaits, commits):
         tw.tma_store_wait(0)
     ours.sync()
     if is_leader:
-        tile = tw.local_tile(D, (*plan.part.tiler_mn, 1), where, guard=True)[:, :, 0]
-        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
+        rows, columns = plan.part.tiler_mn
+        boxes = 1 if pause is None else rows // BOX
+        for i in tw.static_range(boxes):
+            box, (m, n, batch) = (rows // boxes, columns), where
+            tile = tw.local_tile(D, (*box, 1), (m * boxes + i, n, batch), guard=True)[:, :, 0]
+            tw.copy(tw.atoms.SM90_TMA_STORE, tw.local_tile(buffer, box, (i, 0)), tile)
+            if pause is not None:
+                sleep(pause)
         if commits:
             tw.tma_store_commit()
+
+
+def sleep(nanoseconds):
+    """Let the thread rest for about so long."""
+    tw.inline_ptx("nanosleep.u32 %0;", nanoseconds, lambda x: None, volatile=True)
 
 
 @tw.function

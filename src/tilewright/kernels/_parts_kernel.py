@@ -3,8 +3,6 @@
 What the parts are, and in which order products are added, `precision` says.
 """
 
-from __future__ import annotations
-
 import tilewright as tw
 
 

@@ -3,8 +3,6 @@
 Device code, traced into kernels.
 """
 
-from __future__ import annotations
-
 import tilewright as tw
 from tilewright.kernels._hopper_kernel import Works
 

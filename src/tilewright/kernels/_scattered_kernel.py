@@ -41,6 +41,7 @@ def matmul_scattered(
     counters,
     rank,
     part,
+    pause,
     number,
     staged: tw.constexpr,
     in_ring: tw.constexpr,
@@ -56,6 +57,9 @@ def matmul_scattered(
 
     With `in_ring` the slots are those of the rank before, and `arrived` is one array, (M, N, ranks): what has come for
     the rows of rank r, the sum over all ranks that compute these before this one, lies at r + 1, of `told` too.
+
+    Stores to other ranks rest for `pause` nanoseconds between rows, if that is given: a wave of tiles that leaves at
+    once fills the way to memory, and the next one's operands wait behind it.
 
     With `staged` copy engines send: `slots` is one array of the rank's own, (M, N, other ranks), and `flags` one, of
     which [n, i] becomes `number` when part i for the n-th of them is complete.
@@ -80,7 +84,7 @@ def matmul_scattered(
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         parts = Parts(D.shape[:2], part)
-        post = Post(plan, works, parts, sD, bias, slots, flags, counters, rank, number, staged, in_ring)
+        post = Post(plan, works, parts, sD, bias, slots, flags, counters, rank, pause, number, staged, in_ring)
         results = Sums(plan, D, post, Inbox(plan, parts, arrived, told, rank, number), more)
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
     if plan.cluster > 1:
@@ -95,10 +99,10 @@ class Post:
 
     __tilewright_state__ = True  # `target` and `part` change on the device
 
-    def __init__(self, plan, works, parts, sD, bias, slots, flags, counters, rank, number, is_staged, in_ring):
+    def __init__(self, plan, works, parts, sD, bias, slots, flags, counters, rank, pause, number, is_staged, in_ring):
         self.plan, self.works, self.parts, self.sD, self.bias = plan, works, parts, sD, bias
         self.slots, self.flags, self.counters, self.is_staged, self.in_ring = slots, flags, counters, is_staged, in_ring
-        self.rank, self.number = rank, number
+        self.rank, self.pause, self.number = rank, pause, number
         self.target, self.part = tw.int32(-1), tw.int32(0)  # of the tile that is not told of; -1: there is none
 
     @tw.function
@@ -110,16 +114,17 @@ class Post:
         for n in tw.static_range(len(self.slots)):
             if self.is_staged or self.target == n:
                 where = row, column, self.target if self.is_staged else 0
-                self.store(acc, self.slots[n], where, consumer, owner)
+                self.store(acc, self.slots[n], where, consumer, owner, self.pause)
 
     def step(self, reader):
         """Return after how many others the rows of a rank are computed."""
         return (reader - self.rank - 1 + self.works.batches) % self.works.batches
 
     @tw.function
-    def store(self, acc, target, place, consumer, owner):
+    def store(self, acc, target, place, consumer, owner, pause=None):
         """Store the results of a tile."""
-        finish(self.plan, self.plan.epilogue, acc, self.sD, target, self.bias, place, consumer, 1, 0, None, owner)
+        put = self.plan.epilogue, acc, self.sD, target, self.bias, place, consumer, 1, 0, None, owner, pause
+        finish(self.plan, *put)
 
     @tw.function
     def tell(self):

@@ -6,13 +6,15 @@ of `tw.matmul`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any  # Any: arrays of any library
+from typing import Any, NamedTuple  # Any: arrays of any library
 
 from tilewright.arch import VECTOR_BYTES
-from tilewright.kernels._gathered_kernel import matmul_gathered
+from tilewright.kernels._gathered_kernel import STEP_BYTES, matmul_gathered
+from tilewright.kernels._hopper_results_kernel import BOX
 from tilewright.kernels._ring_kernel import MOST_PARTS as MOST_PARTS
 from tilewright.kernels._scattered_kernel import matmul_scattered
 from tilewright.kernels.dispatch import machine_of
@@ -36,6 +38,11 @@ _FIRST_US = 8.0  # until the first part of another rank's rows has come, on two 
 # Bytes of a part of few rows: with half of it 512 x 4096 x 8192 took 60 us on two H200s in place of 52, because whoever
 # sends waits for the stores of each part.
 _LEAST_PART = 1 << 20
+# Pauses between stores to another GPU, of the time of a tile. On two H200s 1024 x 8192 x 8192, whose tiles take 25 us,
+# is scattered in 132 us without pauses, with 6.4 us of them in 117, 12.8 us in 114, 19.2 us in 118. Gathering it, whose
+# tiles take 44 us, takes 114.5 us without, 112.5 with 8 to 24 us of them, and 148 with 36 us.
+_RESTS, _RESTS_OF_SENDERS = 0.5, 0.4
+_LEAST_ROUNDS = 1.9  # tiles of a block, so that another is multiplied while one leaves
 RING_BYTES = 8 << 20  # of what one rank sends to another, from which on it travels in the ring
 _RING_PART = 16 << 20  # bytes of one of its parts: a copy that waits, and tells, takes 4 us beside its bytes
 
@@ -192,6 +199,31 @@ GATHERED = RingFamily(matmul_gathered, stores_boxes=False, narrowest=192)
 SCATTERED = RingFamily(matmul_scattered, stores_boxes=True)
 
 
+class _Chosen(NamedTuple):
+    """What launches a kernel and the plan that it takes; its blocks, how many tiles each has, and what one takes."""
+
+    launcher: Launcher
+    plan: HopperPlan
+    blocks: int
+    rounds: float
+    tile_us: float
+
+    def pause_of_tiles(self) -> int | None:
+        """Return the nanoseconds between stores of a tile, None where nothing is multiplied meanwhile."""
+        plan = self.plan
+        if not plan.is_ping_pong or self.rounds < _LEAST_ROUNDS:
+            return None
+        stores = plan.tile[0] // BOX * (plan.tile[1] // plan.part.tiler_mn[1])
+        return int(1000 * _RESTS * self.tile_us / stores)
+
+    def pause_of_senders(self, parts: int, bytes: int, size: int) -> int | None:
+        """Return the nanoseconds between stores of rows in so many parts, None where own tiles do not fill the GPU."""
+        if self.rounds < _FULL * size:
+            return None
+        steps = parts * -(-bytes // (parts * self.blocks * STEP_BYTES))
+        return int(1000 * _RESTS_OF_SENDERS * self.tile_us * math.ceil(self.rounds / size) / steps)
+
+
 # What launches a kernel, and its arguments: first D, A and B, then others, the number of the call, and constants.
 Launch = tuple[Launcher, tuple[Any, ...]]
 
@@ -211,13 +243,15 @@ def gathered_launch(
     found = _found(GATHERED, a, b, d, exchange.size, bias)
     if found is None or a.mapped().alignment < VECTOR_BYTES:  # of what is sent
         return None
-    launcher, plan = found
+    launcher, plan, *_ = found
+    parts = -(-rows // part[0]) * -(-depth // part[1])
+    pause = found.pause_of_senders(parts, rows * depth * a_info.dtype.bytes, exchange.size) if sends else None
     come = _described(exchange.arrived)
     arrived = Matrix(come, exchange.arrived, (rows, depth, exchange.size), (depth, 1, come.strides[0]))
     slots = [slot.reshape(rows, depth) for slot in exchange.slots if sends]
     return launcher, (
         d.view(), x, b.view(), _of_columns(bias, d), arrived.view(), slots, list(exchange.flags) if sends else [],
-        exchange.told, exchange.counters, exchange.rank, part, exchange.number, plan,
+        exchange.told, exchange.counters, exchange.rank, part, pause, exchange.number, plan,
     )  # fmt: skip
 
 
@@ -244,7 +278,8 @@ def scattered_launch(
     found = _found(SCATTERED, a, b, d, exchange.size, bias)
     if found is None:
         return None
-    launcher, plan = found
+    launcher, plan, *_ = found
+    pause = found.pause_of_tiles() if staging is None else None
     slots, flags = [slot.reshape(rows, columns, 1) for slot in exchange.slots], list(exchange.flags)
     if staging is not None:
         there = Matrix(_described(staging), staging, (rows, columns, exchange.size - 1), (columns, 1, rows * columns))
@@ -259,7 +294,7 @@ def scattered_launch(
     more = [each.reshape(rows, columns, 1) for each in added]
     return launcher, (
         d.view(), a.view(), b.view(), more, _of_columns(bias, d), slots, arrived, flags, exchange.told,
-        exchange.counters, exchange.rank, part, exchange.number, staging is not None, exchange.in_ring, plan,
+        exchange.counters, exchange.rank, part, pause, exchange.number, staging is not None, exchange.in_ring, plan,
     )  # fmt: skip
 
 
@@ -274,9 +309,7 @@ def _of_columns(bias: Any, d: Matrix) -> list[Any]:
     return [] if bias is None else [Matrix(_described(bias), bias, d.shape, (0, 1, 0)).view()]
 
 
-def _found(
-    family: RingFamily, a: Matrix, b: Matrix, d: Matrix, ranks: int, bias: Any
-) -> tuple[Launcher, HopperPlan] | None:
+def _found(family: RingFamily, a: Matrix, b: Matrix, d: Matrix, ranks: int, bias: Any) -> _Chosen | None:
     """Return what launches a product, None where the kernel does not take it."""
     if isinstance(d.info.device, str) and not family.is_simulated:
         return None
@@ -291,6 +324,11 @@ def _found(
 
 
 @lru_cache(maxsize=1024)
-def _chosen(family: RingFamily, problem: Problem, machine: Machine) -> tuple[Launcher, HopperPlan] | None:
-    configuration = family.choose(problem, machine)
-    return None if configuration is None else family.launch(problem, configuration, machine)
+def _chosen(family: RingFamily, problem: Problem, machine: Machine) -> _Chosen | None:
+    c = family.choose(problem, machine)
+    if c is None:
+        return None
+    m, n, _ = c.tile
+    rounds = -(-problem.m // m) * -(-problem.n // n) * problem.batch / c.blocks
+    us = family.configurations(problem, machine).get(c, 0.0)
+    return _Chosen(*family.launch(problem, c, machine), c.blocks, rounds, us / math.ceil(rounds))

@@ -1,7 +1,5 @@
 """The kernel language: what may be called inside a kernel, and how a kernel's Python becomes IR."""
 
-from __future__ import annotations
-
 from tilewright.frames import hiding_all
 from tilewright.frontend.rewrite import function
 from tilewright.instructions.approximate import (

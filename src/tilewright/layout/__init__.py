@@ -4,8 +4,6 @@ Words and meanings are CuTe's: colexicographic order, indices from 0, hierarchic
 layout that equals its law on every index, or raises `LayoutError`.
 """
 
-from __future__ import annotations
-
 from tilewright.frames import hiding_all
 from tilewright.layout.comparisons import (
     colex_geq,

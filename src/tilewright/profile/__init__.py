@@ -10,8 +10,6 @@ roles       which role waits for which phase of which stage
 The simulator fills the figures (`tilewright.figures`) by the model of `tilewright.transactions`; here they are read.
 """
 
-from __future__ import annotations
-
 from tilewright.frames import hiding_all
 from tilewright.profile.caches import TileFill, Wave, tile_fill
 from tilewright.profile.report import Profile, Report

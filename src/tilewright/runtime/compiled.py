@@ -15,6 +15,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -263,8 +264,13 @@ def _compile(command: list[str], folder: Path) -> str | None:
 
 
 def packed_files(file: Path) -> dict[str, bytes]:
-    """Return the files that a wheel holds in one, in which they take less: names and texts in turn."""
-    parts = bz2.decompress(file.read_bytes()).split(b"\0") if file.exists() else []
+    """Return the files that a wheel holds in one, in which they take less: words for bytes, then names and texts."""
+    if not file.exists():
+        return {}
+    head, _, text = bz2.decompress(file.read_bytes()).partition(b"\0")
+    if words := head.splitlines():
+        text = re.sub(b"[\x80-\xff]", lambda code: words[code[0][0] - 128], text)
+    parts = text.split(b"\0")
     return {name.decode(): text for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 

@@ -56,8 +56,6 @@ What users hold
     functions, headers, manifests, schema, loading, package    kernels as files
 """
 
-from __future__ import annotations
-
 from tilewright.frames import hide_methods, hiding_all
 from tilewright.schedule import algorithms
 from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions

@@ -1,7 +1,5 @@
 """What arrays, numbers and sizes are for, and where arrays that live only within a kernel are kept."""
 
-from __future__ import annotations
-
 import enum
 
 

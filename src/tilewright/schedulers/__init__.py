@@ -10,8 +10,6 @@ kernel it gives the tiles of this block, and a for statement over them is a loop
 On the host `scheduler.order(m_tiles, n_tiles, blocks)` lists what each block does, by the same code.
 """
 
-from __future__ import annotations
-
 from tilewright.frames import hiding_all
 from tilewright.schedulers.counter import Counter
 from tilewright.schedulers.groups import Groups, GroupTiles

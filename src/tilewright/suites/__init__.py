@@ -13,8 +13,6 @@ report        rows of figures: their table, what the simulator counts, what kern
 files         a report as JSON and as bars, whole files or none
 """
 
-from __future__ import annotations
-
 from tilewright.suites.report import Report, Row
 
 __all__ = ["Report", "Row"]

@@ -1,7 +1,5 @@
 """Tensors: the same on the host and in a kernel, and their tiles."""
 
-from __future__ import annotations
-
 from tilewright.frames import hiding_all
 from tilewright.tensors.construction import identity_tensor, make_tensor, recast, tensor
 from tilewright.tensors.engines import CoordinateEngine, Engine, NumpyEngine

@@ -1,7 +1,5 @@
 """Atoms spread over threads and tiles: TiledCopy and TiledMMA, and one thread's part of them."""
 
-from __future__ import annotations
-
 from tilewright.frames import hiding_all
 from tilewright.tiled.copies import (
     ThrCopy,

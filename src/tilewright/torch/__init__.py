@@ -3,8 +3,6 @@
 `import tilewright as tw` and then `tw.torch` imports PyTorch when it is first used; `import tilewright` does not.
 """
 
-from __future__ import annotations
-
 import torch  # by this name: where it is not installed, that is what is missing
 import torch.fx
 

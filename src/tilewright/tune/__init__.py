@@ -17,8 +17,6 @@ products      the tuning of one product of matrices
 plans         tune_plan: the best of a grid of parameters for a plan
 """
 
-from __future__ import annotations
-
 from tilewright.frames import hiding_all
 from tilewright.tune.autotuner import Autotuned
 from tilewright.tune.configs import Config

@@ -405,13 +405,14 @@ def test_nothing_spills(
             [come],
             *exchange,
             (1024, n),
+            zero if plan.is_ping_pong else None,
             zero,
             False,
             in_ring,
             plan,
         )
     else:
-        arguments = (d, own, b, [], several, [own], *exchange, (1024, k), zero, plan)
+        arguments = (d, own, b, [], several, [own], *exchange, (1024, k), zero, zero, plan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = launcher.resources(*arguments, arch="sm_90a")
