@@ -126,7 +126,7 @@ class Marks:
     def met(self, touch: Touch, *, forget: bool = False) -> Iterator[tuple[Touch, Array]]:
         """Yield all accesses to the cells of a touch that are kept, as parts of it and words alike.
 
-        What comes after an ordinary write has to be ordered after that: `forget` what is kept for many blocks before it.
+        What follows an ordinary write has to be ordered after that: where blocks learn of each other, `forget` them.
         """
         for words in self.against(touch):
             yield touch, words
