@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.backends.sim.order import Order
-from tilewright.backends.sim.proxies import ProxyFences
+from tilewright.backends.sim.order import Order, ProxyFences
 from tilewright.ir.effects import Proxy
 
 X = tw.spec("float32", (64,))
@@ -56,8 +55,12 @@ def test_an_op_is_of_the_generic_proxy_unless_it_says_otherwise() -> None:
 
 
 def seen(order: Order, fences: ProxyFences, thread: int, other: int, event: int) -> bool:
-    one = [np.array([n]) for n in (0, thread, other, event)]
-    return bool(fences.are_before(*one)[0])
+    rows, threads, others, events = (np.array([n]) for n in (0, thread, other, event))
+
+    def is_known(_: np.ndarray, who: np.ndarray, event: int) -> np.ndarray:
+        return order.is_before(rows, threads, who, np.array([event]))
+
+    return bool(fences.are_before(rows, threads, others, events, rows, is_known)[0])
 
 
 def of(*threads: int) -> np.ndarray:

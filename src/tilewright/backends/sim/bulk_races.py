@@ -71,9 +71,7 @@ class _Reading:
 
     def mark(self) -> None:
         """Record in the cells that copies have yet to read them."""
-        touch = self.region.bulk_touch(self.access, self.left)
-        assert self.region.cells.pending_reads is not None
-        self.region.cells.pending_reads[touch.cells] = touch.words(self.event) | UNDER_WAY
+        self.region.await_reads(self.region.bulk_touch(self.access, self.left), self.event)
 
 
 @dataclass(eq=False)
@@ -158,18 +156,22 @@ class BulkRaces:
         """Report ordinary writes that come before, and that no proxy fence of their threads follows."""
         if region.cells.ordinary is None:
             return
-        order, words = self._checker.order, region.cells.ordinary.take(touch.cells)
-        at = np.flatnonzero(words)
-        events, others, rows, threads = event_of(words[at]), words[at] & WHO, touch.rows[at], touch.threads[at]
-        if region.is_global:  # writes of other blocks are compared with those blocks' order elsewhere
-            other_rows, others = np.divmod(others, order.threads)
-            same = (events >= order.start) & (other_rows == rows)
-            at, events, others, rows, threads = at[same], events[same], others[same], rows[same], threads[same]
-        before = order.is_before(rows, threads, others, events)
-        fences = self._checker.fences[Space.GLOBAL if region.is_global else Space.SHARED]
-        bad = before & ~fences.are_before(rows, threads, others, events)
+        checker, words = self._checker, region.cells.ordinary.take(touch.cells)
+        at = np.flatnonzero(words >= checker.order.start << BITS)
+        words, others, rows, threads = words[at], words[at] & WHO, touch.rows[at], touch.threads[at]
+        other_rows = rows
+        if region.is_global:
+            other_rows, others = np.divmod(others, checker.order.threads)
+
+        def is_known(row: Array, thread: Array, event: int) -> Array:
+            who = row * checker.order.threads + thread if region.is_global else thread
+            return checker.is_known(region, rows, threads, who | event << BITS)
+
+        fences = checker.fences[Space.GLOBAL if region.is_global else Space.SHARED]
+        bad = checker.is_known(region, rows, threads, words)
+        bad &= ~fences.are_before(rows, threads, others, event_of(words), other_rows, is_known)
         if bad.any():
-            self._checker.tell(region, access, touch, at[bad], words[at[bad]], unfenced=True)
+            checker.tell(region, access, touch, at[bad], words[bad], unfenced=True)
 
     def finish(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
         """Record that bulk accesses of some threads have taken place."""
@@ -214,7 +216,7 @@ class BulkRaces:
                 self._sent.append((access, some, number, event))
         if cells.pending_reads is None:
             return
-        cells.pending_reads[touch.cells] = 0
+        region.await_reads(touch)
         for reading in self._reading:
             if reading.access is access:
                 reading.left = reading.left & ~which

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.backends.sim.machine import Access, Machine
-from tilewright.backends.sim.shadow import UNDER_WAY, Region, Touch
+from tilewright.backends.sim.shadow import Region, Touch
 from tilewright.backends.sim.together import Together
 from tilewright.backends.sim.values import Array
 
@@ -25,9 +25,7 @@ class _Pending:
 
     def mark(self) -> None:
         """Record in the cells that a product has yet to read them."""
-        marks = self.region.cells.pending_reads
-        assert marks is not None
-        marks[self.touch.cells] = self.touch.words(self.event) | UNDER_WAY
+        self.region.await_reads(self.touch, self.event)
 
 
 class PendingOperands:
@@ -63,8 +61,7 @@ class PendingOperands:
                     continue
             ended.append((each.access, each.region, self._end(each, over)))
         for _, region, touch in ended:
-            assert region.cells.pending_reads is not None
-            region.cells.pending_reads[touch.cells] = 0
+            region.await_reads(touch)
         self._pending = left
         if ended:
             for each in left:  # another product may read the same
@@ -81,18 +78,14 @@ class PendingOperands:
         touch = self._touch(each)
         done = over[touch.rows if each.region.rows > 1 else 0, touch.threads // size]
         done = np.asarray(done)
-        each.touch = _part(touch, ~done)
+        each.touch = touch.part(~done)
         each.rows = each.region.rows
         each.groups = np.where(over, 0, each.groups)
         per_thread = np.repeat(each.groups > 0, size, axis=1)
         missing = self._together.threads - per_thread.shape[1]
         each.access.mask = np.pad(per_thread, ((0, 0), (0, missing))).reshape(-1, self._together.each)
-        return _part(touch, done)
+        return touch.part(done)
 
     def _touch(self, each: _Pending) -> Touch:
         """Return the cells of an access, as its region counts them by now."""
         return each.touch if each.rows == each.region.rows else each.region.touch(each.access, each.access.mask)
-
-
-def _part(touch: Touch, where: Array) -> Touch:
-    return Touch(touch.cells[where], touch.who[where], touch.rows[where], touch.threads[where])

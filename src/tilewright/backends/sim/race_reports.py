@@ -127,7 +127,8 @@ def _meeting(conflict: Conflict, machine: Machine) -> str:
     """Return what the second access meets."""
     early = conflict.early
     if conflict.unfenced:
-        whose = "its own thread" if conflict.same_thread else "another thread"
+        other = "another thread" if conflict.late.block == early.block else "another block"
+        whose = "its own thread" if conflict.same_thread else other
         return f"meets a {early.noun} by {whose}, which no proxy fence follows"
     if conflict.under_way:
         whose = "its own thread's" if conflict.same_thread else "another thread's"
@@ -153,7 +154,7 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
         space = '"global"' if _is_global(conflict.storage) else ""
         return (
             f"let the threads that write there run tw.fence_proxy_async({space}) behind their writes, before the "
-            "barrier or arrival that tells this one"
+            "barrier, arrival or release that tells this one"
         )
     bulk = help_with_bulk(early.op, early.kind, under_way=conflict.under_way)
     if bulk is not None:

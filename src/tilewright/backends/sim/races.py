@@ -7,7 +7,7 @@ happens before what (see `order`), and then recorded itself. The rules are those
   matrix instructions make lanes wait for each other, but order no memory;
 - strong accesses (atomic updates, `tw.load`, `tw.store`) do not race with each other as far as their scopes reach; by
   their semantics, and with fences, they order other accesses, of other blocks too (see `clocks`);
-- what threads write ordinarily the async proxy sees behind a proxy fence only (see `proxies`);
+- what threads write ordinarily the async proxy sees behind a proxy fence only (see `order`);
 - an asynchronous copy reads and writes at some time between its issue and the wait of the thread that issued it. Only
   from that wait on is it something that the thread itself has done.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -38,14 +39,13 @@ from tilewright.backends.sim.machine import (
     Synchronisation,
 )
 from tilewright.backends.sim.operands import PendingOperands
-from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
-from tilewright.backends.sim.proxies import ProxyFences
+from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, ProxyFences, same_rows
 from tilewright.backends.sim.race_reports import READS, Conflict, Party, report
 from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
 from tilewright.backends.sim.storage import RemoteStorage
 from tilewright.backends.sim.together import Presence, Together
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
-from tilewright.ir.core import Buffer, Kernel, Op, Space
+from tilewright.ir.core import Buffer, Kernel, Op, Space, Value
 from tilewright.ir.effects import WARPS_OF, Completion, Effects, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
 
@@ -70,15 +70,14 @@ class _PendingRead:
 
     def mark(self) -> None:
         """Record in the cells that a copy has yet to read them."""
-        assert self.region.cells.pending_reads is not None
-        self.region.cells.pending_reads[self.touch.cells] = self.touch.words(self.event) | UNDER_WAY
+        self.region.await_reads(self.touch, self.event)
 
 
 class RaceChecker(Observer):
     """Finds races, and results of asynchronous copies that are used before their wait."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
-        self._machine = machine
+        self._machine, self._kernel = machine, kernel
         self.together: Together = Together(machine)
         partial = self.together.size > 1 or any(_is_partial(op.effects) for op in kernel.body.walk())
         self._mbarriers = numbers_of_mbarriers(kernel)[1] * self.together.size
@@ -100,6 +99,7 @@ class RaceChecker(Observer):
         self.clocks: Clocks | None = None
         if machine.orders:
             self.clocks = Clocks(self.order, self._reaches)
+            self.order.between = True
         self._numbers = [0]  # the events that were accesses, and what each was
         self._accesses: list[tuple[Op, AccessKind]] = []
         self._chunks: list[tuple[int, int]] = []  # the first event of each chunk, and its first block
@@ -283,8 +283,7 @@ class RaceChecker(Observer):
         region = self.regions.get(done.storage.buffer)
         if region is None or (order is Visibility.NONE and not clocks.has_fences and not region.sync):
             return
-        shape = self.together.blocks, self.together.threads
-        index = fill(self.together.values(done.index), *shape)[rows, threads]
+        index = fill(self.together.values(done.index), *self._shape)[rows, threads]
         places = region.places(done.storage, index, rows, threads).tolist()
         use = next(u.use for u in op.uses if u.buffer is done.storage.buffer)
         wrote = np.full(len(rows), use.is_write)
@@ -307,14 +306,13 @@ class RaceChecker(Observer):
         reach = self.together.reach(op.effects.scope)
         return len(self._reaches) if reach is None else self._reaches.index(reach)
 
-    def _is_ordered(self, access: Access) -> bool:
-        """Return whether a load or store may meet those of other threads, as far as scopes reach."""
-        return access.op.effects.scope is not None
+    def _is_strong(self, access: Access) -> bool:
+        """Return whether an access may meet those of other threads, as far as scopes reach."""
+        return access.kind in _INDIVISIBLE or (self._has_strong and access.op.effects.scope is not None)
 
     def _active(self, mask: Mask) -> tuple[Array, Array]:
         """Return the rows and numbers of the threads of a mask, in order."""
-        shape = self.together.blocks, self.together.threads
-        rows, threads = np.nonzero(np.broadcast_to(np.True_ if mask is None else mask, shape))
+        rows, threads = np.nonzero(np.broadcast_to(np.True_ if mask is None else mask, self._shape))
         return rows, threads
 
     # --- comparing -------------------------------------------------------------------------------------------
@@ -324,16 +322,16 @@ class RaceChecker(Observer):
         kind, cells = access.kind, region.cells
         if kind is AccessKind.COPY_LAND:
             return
-        is_strong, is_read = kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)), kind in READS
+        is_strong, is_read = self._is_strong(access), kind in READS
         self._conflicts(region, access, touch, cells.writes.take(touch.cells))
         met = [] if is_strong else [cells.atomics]
         met += [] if is_read else [cells.reads] if is_strong else [cells.reads, cells.strong_reads]
         for marks in met:
-            for words in () if marks is None else marks.against(touch):
-                self._conflicts(region, access, touch, words)
+            for part, words in () if marks is None else marks.met(touch, forget=not (is_read or is_strong)):
+                self._conflicts(region, access, part, words, updates=marks is cells.atomics)
         if not is_read and cells.bulk_reads is not None:
-            for words in cells.bulk_reads.against(touch):
-                self._conflicts(region, access, touch, words, by_barriers=True)
+            for part, words in cells.bulk_reads.met(touch):
+                self._conflicts(region, access, part, words, by_barriers=True)
         for words in () if is_strong else self.bulk.updates(region, touch):
             self._conflicts(region, access, touch, words)
         if cells.narrow_writes and is_strong:
@@ -350,17 +348,19 @@ class RaceChecker(Observer):
             if n == level:
                 met = [cells.atomics, None if is_read else cells.strong_reads]
             for marks in met:
-                for words in () if marks is None else marks.against(touch):
-                    same = (words & WHO) // reach == touch.who // reach
+                for part, words in () if marks is None else marks.met(touch):
+                    same = (words & WHO) // reach == part.who // reach
                     same &= event_of(words) >= self.order.start
-                    self._conflicts(region, access, touch, np.where(same, 0, words))
+                    self._conflicts(region, access, part, np.where(same, 0, words))
 
     def _conflicts(
-        self, region: Region, access: Access, touch: Touch, words: Array, *, by_barriers: bool = False
-    ) -> None:
+        self, region: Region, access: Access, touch: Touch, words: Array, *, by_barriers: bool = False,
+        updates: bool = False,
+    ) -> None:  # fmt: skip
         """Report the accesses that words stand for, where the touch is not ordered after them.
 
         `by_barriers`: the words name mbarriers at which copies that have read told of their bytes.
+        `updates`: they are strong writes, which a strong read may have observed.
         """
         order = self.order
         if not region.is_global:
@@ -376,40 +376,61 @@ class RaceChecker(Observer):
             return  # each thread meets what it did itself
         at = np.flatnonzero(late)
         words, rows, threads = words[at], touch.rows[at], touch.threads[at]
-        events, others = event_of(words), words & WHO
-        if region.is_global:
-            other_rows, others = np.divmod(others, self.bulk.count if by_barriers else self.together.threads)
-            if by_barriers:
-                others = self.order.writer(0) + others
-            within = (events >= order.start) & (other_rows == rows)
-            fine = within & order.is_before(rows, threads, others, events) | (events < self._grid_floor)
-        else:
-            fine = order.is_before(rows, threads, others, events)
-        if self.clocks and not fine.all():
-            self._learnt(region, rows, threads, others, events, fine, other_rows if region.is_global else rows)
+        fine = self.is_known(region, rows, threads, words, by_barriers=by_barriers)
         bad = ~(fine & (words < UNDER_WAY))
+        if updates and bad.any():
+            bad[bad] = words[bad] > self._last_observed(region, touch.part(at[bad]))
         if bad.any():
             if by_barriers:  # told by the threads that have started the copies
+                events, other_rows = event_of(words), (words & WHO) // self.bulk.count
                 starters = np.array([self.bulk.starters.get(event, 0) for event in events.tolist()], np.int64)
                 words = events << BITS | (other_rows * self.together.threads + starters)
             self.tell(region, access, touch, at[bad], words[bad])
 
-    def _learnt(
-        self, region: Region, rows: Array, threads: Array, others: Array, events: Array, fine: Array, other_rows: Array
-    ) -> None:
-        """Add to `fine` what the threads learnt of through memory."""
-        assert self.clocks is not None
-        at = np.flatnonzero(~fine)
-        starts, firsts = (np.array(x) for x in zip(*self._chunks, strict=True))
-        blocks = firsts[np.searchsorted(starts, events[at], "right") - 1] + other_rows[at]
-        fine[at] = self.clocks.covers(rows[at], threads[at], blocks, others[at], events[at])
+    def is_known(
+        self, region: Region, rows: Array, threads: Array, words: Array, *, by_barriers: bool = False
+    ) -> Array:
+        """Say which accesses that words stand for happen before what threads of the rows do now."""
+        order, events, others, other_rows = self.order, event_of(words), words & WHO, rows
+        if region.is_global:
+            other_rows, others = np.divmod(others, self.bulk.count if by_barriers else self.together.threads)
+            if by_barriers:
+                others = order.writer(0) + others
+            within = (events >= order.start) & (other_rows == rows)
+            fine = within & order.is_before(rows, threads, others, events) | (events < self._grid_floor)
+        else:
+            fine = order.is_before(rows, threads, others, events)
+        if self.clocks and not fine.all():  # what the threads learnt of through memory
+            at = np.flatnonzero(~fine)
+            starts, firsts = (np.array(x) for x in zip(*self._chunks, strict=True))
+            blocks = firsts[np.searchsorted(starts, events[at], "right") - 1] + other_rows[at]
+            fine[at] = self.clocks.covers(rows[at], threads[at], blocks, others[at], events[at])
+        return np.asarray(fine)
+
+    def _last_observed(self, region: Region, touch: Touch) -> Array:
+        """Return, of each cell, the word of the last strong read that its thread knows of: it observed what is before.
+
+        So by PTX's causality order: the block that counts last may read or reset the counter ordinarily. A thread that
+        does not look at what it read knows nothing.
+        """
+        last = np.zeros(touch.cells.shape, np.int64)
+        for marks in (region.cells.atomics, region.cells.strong_reads):
+            for words in () if marks is None else marks.against(touch):
+                reads = [w > 0 and not self._used.isdisjoint(self.op_of(w >> BITS).results) for w in words.tolist()]
+                reads &= self.is_known(region, touch.rows, touch.threads, words)
+                last = np.maximum(last, np.where(reads, words, 0))
+        return last
+
+    @cached_property
+    def _used(self) -> set[Value]:
+        return {value for op in self._kernel.body.walk() for value in op.operands}
 
     def record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Record the access in the cells."""
         kind, cells = access.kind, region.cells
         if cells.ordinary is not None and kind not in (*READS, AccessKind.COPY_WRITE, AccessKind.BARRIER):
             cells.ordinary[touch.cells] = touch.words(event)
-        if kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)):
+        if self._is_strong(access):
             marks = cells.strong_reads if kind in READS else cells.atomics
             assert marks is not None
             marks.add(touch, event)
@@ -459,17 +480,16 @@ class RaceChecker(Observer):
                 self._end_pending_read(pending, access)
 
     def _end_pending_read(self, pending: _PendingRead, access: Access) -> None:
-        touch, marks = pending.touch, pending.region.cells.pending_reads
-        assert marks is not None and pending.region.cells.reads is not None
+        touch = pending.touch
+        assert pending.region.cells.reads is not None
         landed = np.ones(touch.cells.shape, np.bool_)
         if access.mask is not None:
-            shape = self.together.blocks, self.together.threads
-            landed = np.broadcast_to(self.together.values(access.mask), shape)[touch.rows, touch.threads]
-        done, left = (Touch(touch.cells[x], touch.who[x], touch.rows[x], touch.threads[x]) for x in (landed, ~landed))
+            landed = np.broadcast_to(self.together.values(access.mask), self._shape)[touch.rows, touch.threads]
+        done, left = touch.part(landed), touch.part(~landed)
         pending.touch = left
         if not left.cells.size:
             self._pending_reads.remove(pending)
-        marks[done.cells] = 0
+        pending.region.await_reads(done)
         for other in self._pending_reads:  # another copy may read the same
             if other.region is pending.region:
                 other.mark()

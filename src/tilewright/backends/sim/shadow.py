@@ -17,7 +17,7 @@ others each have their own; what no op of the kernel writes has none, because no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,10 @@ class Touch:
         """Return the words that record the access."""
         return self.who | (event << BITS)
 
+    def part(self, at: Array) -> Touch:
+        """Return the touch of some of the cells."""
+        return Touch(self.cells[at], self.who[at], self.rows[at], self.threads[at])
+
 
 def event_of(words: Array) -> Array:
     """Return the events of words."""
@@ -61,22 +65,25 @@ class Marks:
     """The accesses of one kind, reads or atomic updates, of which several are kept side by side: two a cell.
 
     They are written to the arrays when they are asked for. What a barrier of all threads orders before that is never
-    written.
+    written. Where blocks learn of each other through memory, the last access of each further block is kept beside.
     """
 
-    def __init__(self, cells: int, order: Order, is_global: bool) -> None:
+    def __init__(self, cells: int, order: Order, is_global: bool, each: int | None = None) -> None:
         self._order, self._is_global = order, is_global
+        self._each = each or order.threads  # so many of who makes accesses are one block
         self._slots = order.warps if order.partial else 1
         self._first = np.zeros(cells * self._slots, np.int64)
         self._second = np.zeros(cells * self._slots, np.int64)
         self._pending: list[tuple[Touch, int]] = []
         self._waiting = 0
         self._newest = 0  # the last event written down
+        self._further: list[tuple[Array, Array]] = []  # in the order of keys, of cell and block, and words
 
     def restart(self, cells: int) -> None:
         """Forget everything; there are so many cells."""
         self.clear()
         self._newest = 0
+        self._further.clear()
         if self._first.size != cells * self._slots:
             self._first, self._second = (np.zeros(cells * self._slots, np.int64) for _ in range(2))
 
@@ -89,8 +96,9 @@ class Marks:
         """Return the cells with accesses, and the words of these; a cell comes up to two times for each warp."""
         self._write_down()
         first, second = np.flatnonzero(self._first), np.flatnonzero(self._second)
-        words = np.concatenate([self._first[first], self._second[second]])
-        return np.concatenate([first, second]) // self._slots, words
+        words = [self._first[first], self._second[second], *(words for _, words in self._further)]
+        places = [first // self._slots, second // self._slots, *(keys >> BITS for keys, _ in self._further)]
+        return np.concatenate(places), np.concatenate(words)
 
     def clear(self) -> None:
         """Forget what is not written down."""
@@ -115,6 +123,37 @@ class Marks:
         slots = (touch.cells * self._slots)[None, :] + np.arange(self._slots)[:, None]
         return [*self._first.take(slots), *self._second.take(slots)]
 
+    def met(self, touch: Touch, *, forget: bool = False) -> Iterator[tuple[Touch, Array]]:
+        """Yield all accesses to the cells of a touch that are kept, as parts of it and words alike.
+
+        What follows an ordinary write has to be ordered after that: where blocks learn of each other, `forget` them.
+        """
+        for words in self.against(touch):
+            yield touch, words
+        if forget and self._order.between and self._is_global:
+            slots = (touch.cells * self._slots)[None, :] + np.arange(self._slots)[:, None]
+            self._first[slots] = self._second[slots] = 0
+        for n, (keys, words) in enumerate(self._further):
+            low, high = (np.searchsorted(keys, touch.cells + k << BITS) for k in (0, 1))
+            for k in range((high - low).max()):
+                at = np.flatnonzero(low + k < high)
+                yield touch.part(at), words[low[at] + k]
+            if forget and (low < high).any():
+                left = np.isin(keys >> BITS, touch.cells, invert=True)
+                self._further[n] = keys[left], words[left]
+
+    def _keep(self, keys: Array, words: Array) -> None:
+        """Keep the last of each key; few long arrays are searched faster than many short ones."""
+        while True:
+            by = np.lexsort((words, keys))
+            by = by[np.r_[keys[by[1:]] != keys[by[:-1]], True]]
+            keys, words = keys[by], words[by]
+            if not self._further or self._further[-1][0].size > 2 * keys.size:
+                break
+            keys, words = (np.concatenate(x) for x in zip(self._further.pop(), (keys, words), strict=True))
+        if keys.size <= _MOST_PENDING:
+            self._further.append((keys, words))
+
     def _write_down(self) -> None:
         if not self._pending:
             return
@@ -136,6 +175,10 @@ class Marks:
         at = np.flatnonzero((((last ^ words) & WHO) != 0) & (words != 0))
         if at.size:
             self._choose_second(slots[at], words[at], last[at], rows[at])
+            apart = (words[at] & WHO) // self._each != (last[at] & WHO) // self._each
+            at = at[apart & (words[at] != self._second[slots[at]])]
+            if self._order.between and self._is_global and 0 < at.size <= _MOST_PENDING:
+                self._keep(slots[at] // self._slots << BITS | (words[at] & WHO) // self._each, words[at])
 
     def _choose_second(self, slots: Array, words: Array, last: Array, rows: Array) -> None:
         """Keep, beside the last access of a slot, of those by others one that differs from it in the most.
@@ -145,7 +188,7 @@ class Marks:
         order = self._order
         whos = words & WHO, last & WHO
         if self._is_global:
-            (block, thread), (last_block, last_thread) = (divmod(who, order.threads) for who in whos)
+            (block, thread), (last_block, last_thread) = (divmod(who, self._each) for who in whos)
             other_block = (block != last_block) | ((event_of(words) >= order.start) != (event_of(last) >= order.start))
         else:
             (thread, last_thread), other_block = whos, None
@@ -241,7 +284,7 @@ class Region:
         if uses.has(uses.bulk, members):
             self.cells.ordinary = np.zeros(count, np.int64)
         if self.is_global and uses.has(uses.bulk_read, members):
-            self.cells.bulk_reads = Marks(count, order, True)
+            self.cells.bulk_reads = Marks(count, order, True, each=1)
         if uses.has(uses.strongly_read, members):
             self.cells.strong_reads = Marks(count, order, self.is_global)
         if (self.is_global or together.size > 1) and uses.has(uses.narrow, members):
@@ -269,6 +312,11 @@ class Region:
                 cells.ordinary = np.zeros(cells.count, np.int64)
             for marks in cells.marks:
                 marks.restart(cells.count)
+
+    def await_reads(self, touch: Touch, event: int = 0) -> None:
+        """Record that a read of an event is under way in the cells of a touch; 0: that none is any more."""
+        assert self.cells.pending_reads is not None
+        self.cells.pending_reads[touch.cells] = touch.words(event) | UNDER_WAY if event else 0
 
     def touch(self, access: Access, mask: Mask) -> Touch:
         """Return the cells that an access reaches in the threads of the mask."""
