@@ -205,7 +205,7 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def coded(text: bytes, count: int) -> bytes:
-    """Return a text with a byte for each of so many frequent words, and those before it: of examples 1 % less by bz2."""
+    """Return so many frequent words, and a text with a byte for each: of examples 1 % less by bz2."""
     words = collections.Counter(re.findall(rb"[A-Za-z_]{3,}", text))
     most = sorted(words, key=lambda word: (words[word] * (1 - len(word)), word))[:count]
     codes = {word: bytes([128 + n]) for n, word in enumerate(most)}
