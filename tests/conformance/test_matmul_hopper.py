@@ -47,6 +47,7 @@ class Case:
 
 PING_PONG, SWAPPED, CLUSTER = {"is_ping_pong": True}, {"is_swapped": True}, {"cluster": 2}
 IN_CLUSTER, STREAM, ALONE = {"adds_in_cluster": True}, {"streams": True}, {"warps": (4, 1)}
+THREE = {"warps": (12, 1)}
 CASES = {
     "one tile, few steps": Case((128, 256, 64), (128, 256, 64), 1),
     "edges, more tiles than blocks": Case((200, 264, 200), (128, 128, 64), 2),
@@ -65,6 +66,9 @@ CASES = {
     "swapped, ping-pong, M contiguous": Case((24, 136, 136), (32, 64, 64), 1, majors="MK", more=SWAPPED | PING_PONG),
     "swapped, few contiguous rows": Case((5, 136, 136), (16, 128, 64), 1, majors="MK", more=SWAPPED),
     "few contiguous columns": Case((136, 7, 136), (128, 16, 64), 1, majors="KM"),
+    "three consumers": Case((200, 264, 136), (192, 192, 64), 2, majors="KM", more=THREE),
+    "three consumers, float32": Case((70, 136, 72), (192, 192, 64), 1, out=np.float32, more=THREE),
+    "three consumers, odd rows": Case((193, 131, 72), (192, 192, 64), 2, more=THREE),
     "splits": Case((130, 136, 600), (128, 128, 64), 3, more={"splits": 3}),
     "splits, swapped, a batch": Case((3, 136, 520), (8, 128, 64), 4, batch=(2,), more={"splits": 4} | SWAPPED),
     "splits in a cluster": Case((130, 136, 600), (128, 128, 64), 1, more={"splits": 2} | IN_CLUSTER),

@@ -88,8 +88,10 @@ _SHAPES: Sequence[_Shape] = (
     ((64, 32), True, 1),
 )
 # Where all tiles are computed at once, of which these are more: 1111 cubed has 81 of 128 x 128, and 126 of 128 x 80;
-# 128 x 7168 has 112 of 64 x 128, and 128 of 64 x 112.
+# 128 x 7168 has 112 of 64 x 128, and 128 of 64 x 112. Or fewer: 6304 x 768 has 132 of 192 x 192, by three consumers.
+_WIDE = 192, 192
 _AT_ONCE: Sequence[_Shape] = (
+    (_WIDE, False, 1),
     ((128, 96), False, 1),
     ((128, 80), False, 1),
     ((64, 112), True, 1),
@@ -352,6 +354,8 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         shapes = [x for x in shapes if (max(x[0]) <= BLOCK and x[2] == 1) or x[0] in tiles]
     if problem.c is not None or problem.elements or problem.further or problem.places or problem.is_gated:
         shapes = [shape for shape in shapes if not shape[1] or math.prod(shape[0]) // WARPGROUP <= _MOST_BESIDE]
+    if problem.elements or problem.further or problem.places or problem.is_gated:  # three consumers have few registers
+        shapes = [shape for shape in shapes if shape[0] is not _WIDE]
     for tile, is_ping_pong, cluster in shapes:
         # 160 columns of B that are contiguous, or their half for a block of a pair, come by rows of 64 and 32 bytes,
         # which took 1.3 to 1.4 of the time of whole rows.
