@@ -248,6 +248,22 @@ def test_tiles_are_those_that_two_gpus_were_fastest_with(
     assert with_bias and is_there == (name == "GATHERED")
 
 
+def test_stores_to_other_gpus_rest_while_others_multiply() -> None:
+    """All pauses of a tile take half of its time; where a block has one tile, nothing is multiplied meanwhile."""
+    a, b = Operand(tw.bfloat16, "K", 16), Operand(tw.bfloat16, "MN", 16)
+
+    def chosen(family: RingFamily, m: int, n: int, k: int) -> Any:
+        return exchanged._chosen(family, Problem(m, n, k, 2, a, b, b, tw.bfloat16, tw.float32), H200)
+
+    large, small = chosen(exchanged.SCATTERED, 512, 8192, 4096), chosen(exchanged.SCATTERED, 256, 4096, 4096)
+    assert 16 * large.pause_of_tiles() == pytest.approx(500 * large.tile_us, rel=0.01) and large.tile_us > 20
+    assert small.rounds < 1 and small.pause_of_tiles() is None
+    large, small = chosen(exchanged.GATHERED, 512, 4096, 8192), chosen(exchanged.GATHERED, 512, 2048, 8192)
+    one, parts = large.pause_of_senders(1, 8 << 20, 2), large.pause_of_senders(8, 8 << 20, 2)
+    assert parts <= one <= 500 * large.tile_us and 8 * 2 * parts == pytest.approx(400 * large.tile_us, rel=0.01)
+    assert small.pause_of_senders(8, 8 << 20, 2) is None
+
+
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.sampled_from([1, 2, 4, 8]), st.integers(2, 4))
 @examples(50, 500)
 def test_parts_are_few_and_made_of_whole_tiles(rows: int, columns: int, bytes: int, ranks: int) -> None:
