@@ -79,7 +79,10 @@ _OTHER_MESSAGE = re.compile(r"^.+?\(\d+\): (?:warning|remark)\b|^\d+ errors? det
 _ADVISORY = re.compile(r"^ptxas (?:info|warning)\s*:\s*\((C75\d\d)\):?\s*(.*)")
 _PTX_FILE = re.compile(r'\.file\s+(\d+) "([^"]+)"')
 _PTX_PLACE = re.compile(r"(?:\.loc|inlined_at)\s+(\d+) (\d+)")
-_PTXAS_ERROR = re.compile(r"^ptxas .*?(?:, line (?P<line>\d+))?; (?:error|fatal)|^(?:ptxas|nvrtc).*(?:fatal|error)\b")
+_PTXAS_ERROR = re.compile(
+    r"^ptxas .*?(?:, line (?P<line>\d+))?; (?:error|fatal)"
+    r"|^(?:ptxas|nvrtc).*?(?:fatal|error)\b(?:.* at line (?P<at>\d+))?"
+)
 
 
 def parse_resources(log: str, name: str) -> Resources:
@@ -153,7 +156,8 @@ def parse_errors(log: str) -> list[CompilerMessage]:
 def ptx_line_of(message: CompilerMessage) -> int | None:
     """Return the line of PTX that ptxas names in an error, or None."""
     match = _PTXAS_ERROR.match(message.text[0])
-    return int(match["line"]) if match and match["line"] else None
+    line = match and (match["line"] or match["at"])
+    return int(line) if line else None
 
 
 def places_of_ptx_line(plain: str, located: str, line: int) -> list[tuple[str, int]]:

@@ -38,6 +38,7 @@ DEFAULT_OPTIONS = ("--std=c++17", "-fmad=false", "--ptxas-options=-v")
 
 _PATTERN = "nvrtc64_*_0.dll" if WINDOWS else "libnvrtc.so.*"
 _NAMES = ("nvrtc64_130_0.dll", "nvrtc64_120_0.dll") if WINDOWS else ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+_FEW_REGISTERS = "C7602"  # ptxas: an instruction needs more
 _MAX_ERRORS_SHOWN = 5
 
 # Segments of an ELF file with notes, how much of one is read, and the note with a build's ID of 20 bytes: the lengths
@@ -254,11 +255,11 @@ def _compile_error(
         details.append(f"and {len(messages) - _MAX_ERRORS_SHOWN} more errors")
     if not messages:
         details = log.splitlines()
+    help = "if your kernel holds no CUDA text of its own, this is a fault of Tilewright: please report it"
+    if _FEW_REGISTERS in log:
+        help = "take fewer blocks of a multiprocessor (`min_blocks`) or threads, or a smaller instruction"
     return CompileError(
-        f"NVRTC refused the CUDA source of kernel {name!r} for {target}",
-        details=details,
-        location=location,
-        help="if your kernel holds no CUDA text of its own, this is a fault of Tilewright: please report it",
+        f"NVRTC refused the CUDA source of kernel {name!r} for {target}", details=details, location=location, help=help
     )
 
 

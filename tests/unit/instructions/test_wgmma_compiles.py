@@ -57,6 +57,15 @@ def test_majors_and_signs() -> None:
     demand_clean("", tw.atoms.SM90_64x64x16_F32F16F16_RS.with_majors("K", "MN").with_signs(b=-1))
 
 
+def test_too_few_registers_for_an_instruction_are_told() -> None:
+    """A thread of 64 x 256 has 128 accumulators, and a multiprocessor of eight such blocks 64 registers for each."""
+    lowered = compiled("SM90_64x256x16_F32BF16BF16_SS")
+    lowered.kernel.min_blocks = 8
+    with pytest.raises(tw.CompileError, match="Insufficient registers") as caught:
+        _ = lowered.module
+    assert "fewer blocks of a multiprocessor (`min_blocks`)" in str(caught.value) and caught.value.location is not None
+
+
 def test_other_targets_have_no_wgmma() -> None:
     arrays = [tw.static(np.zeros(s, np.float32)) for s in ((64, 8), (64, 16), (8, 16), (64, 8))]
     atom = tw.atoms.SM90_64x8x8_F32TF32TF32_SS_TN
