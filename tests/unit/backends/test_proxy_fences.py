@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.backends.sim.order import Order, ProxyFences
+from tilewright.backends.sim.order import Order
+from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.ir.effects import Proxy
 
 X = tw.spec("float32", (64,))

@@ -22,11 +22,12 @@ from tilewright.backends.sim.checks import AccessChecker
 from tilewright.backends.sim.clusters import demand_whole_groups
 from tilewright.backends.sim.copies import WaitChecker
 from tilewright.backends.sim.findings import Collector, Finding
+from tilewright.backends.sim.finite import watching
 from tilewright.backends.sim.groups import RankLaunch, current_rank
 from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
-from tilewright.backends.sim.overflow import OverflowWatch, watching
+from tilewright.backends.sim.overflow import OverflowWatch
 from tilewright.backends.sim.predecessors import Predecessors, forget_launches
 from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.races import RaceChecker

@@ -13,11 +13,12 @@ from tilewright.backends.sim.clusters import demand_whole_groups
 from tilewright.backends.sim.compiler import Meaning
 from tilewright.backends.sim.execute import Options, bind, current, is_wanted, watch
 from tilewright.backends.sim.findings import Collector
+from tilewright.backends.sim.finite import watching
 from tilewright.backends.sim.groups import Group, Rank, RankLaunch
 from tilewright.backends.sim.histories import Histories, HistoryChecker
 from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.machine import RESIDENT_THREADS, Machine
-from tilewright.backends.sim.overflow import OverflowWatch, watching
+from tilewright.backends.sim.overflow import OverflowWatch
 from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.ranked import RankArguments
 from tilewright.backends.sim.spinning import find_spins

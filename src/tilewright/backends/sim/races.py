@@ -39,7 +39,8 @@ from tilewright.backends.sim.machine import (
     Synchronisation,
 )
 from tilewright.backends.sim.operands import PendingOperands
-from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, ProxyFences, same_rows
+from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
+from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.backends.sim.race_reports import READS, Conflict, Party, report
 from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
 from tilewright.backends.sim.storage import RemoteStorage
