@@ -206,10 +206,10 @@ def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 def coded(text: bytes, count: int) -> bytes:
     """Return so many frequent words, and a text with a byte for each: of examples 1 % less by bz2."""
-    words = collections.Counter(re.findall(rb"[A-Za-z_]{3,}", text))
-    most = sorted(words, key=lambda word: (words[word] * (1 - len(word)), word))[:count]
+    words = collections.Counter(re.findall(rb"[A-Za-z]{3,}", text))
+    most = sorted(sorted(words, key=lambda word: (words[word] * (1 - len(word)), word))[:count])
     codes = {word: bytes([128 + n]) for n, word in enumerate(most)}
-    return b"\n".join(most) + b"\0" + re.sub(rb"[A-Za-z_]{3,}", lambda found: codes.get(found[0], found[0]), text)
+    return b"\n".join(most) + b"\0" + re.sub(rb"[A-Za-z]{3,}", lambda found: codes.get(found[0], found[0]), text)
 
 
 def lean(source: bytes, name: str = "", shown: frozenset[str] | None = None, private: Uses | None = None) -> bytes:
