@@ -187,7 +187,7 @@ def permute(x: Array, axes: Sequence[int]) -> Array:
 
 @op(shape="x")
 def rope(x: Array, cos: Array, sin: Array, interleaved: bool = False, inverse: bool = False) -> Array:
-    """Rotate pairs of elements of the last axis by angles, with the gradient of x; see `tw.rope`. Angles have none.
+    """Rotate pairs of elements of the last axis by angles, with gradients; see `tw.rope`.
 
     >>> import jax, tilewright as tw
     >>> x, zero, one = (jax.numpy.full(2, v) for v in (3.0, 0.0, 1.0))
@@ -198,8 +198,17 @@ def rope(x: Array, cos: Array, sin: Array, interleaved: bool = False, inverse: b
 
 
 @rope.backward
-def _rope_backward(grad: Array, cos: Array, sin: Array, interleaved: bool, inverse: bool) -> dict[str, Array]:
-    return {"x": rope(grad, cos, sin, interleaved, not inverse)}
+def _rope_backward(
+    grad: Array, x: Array, cos: Array, sin: Array, interleaved: bool, inverse: bool
+) -> dict[str, Array]:
+    pairs = [v.astype(_wide(x)).reshape(*x.shape[:-1], *((-1, 2) if interleaved else (2, -1))) for v in (grad, x)]
+    (p, q), (a, b) = (jnp.moveaxis(v, -1 if interleaved else -2, 0) for v in pairs)
+    slope = p * b - q * a if inverse else q * a - p * b
+    return {
+        "x": rope(grad, cos, sin, interleaved, not inverse),
+        "cos": _summed(p * a + q * b, cos),
+        "sin": _summed(slope, sin),
+    }
 
 
 def _loss_shapes(logits: Array, labels: Array, **others: Any) -> Any:

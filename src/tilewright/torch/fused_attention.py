@@ -285,7 +285,10 @@ def scaled_dot_product_attention(
     `context_parallel`.
     """
     if why_torch(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa) is not None:
-        found: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(
+        known = torch.nn.functional.scaled_dot_product_attention
+        if known is scaled_dot_product_attention:  # it took that place
+            known = torch._C._nn.scaled_dot_product_attention
+        found: torch.Tensor = known(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         return found

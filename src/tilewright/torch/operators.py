@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of operators, of any type that a schema has
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tilewright.errors import ArgumentError
 from tilewright.frames import warn_at
@@ -127,6 +128,9 @@ class Operator(Generic[P, R]):
             return cast("R", function(*self._named_inputs(args, keywords).values()))
         if self._is_mutable and torch.is_grad_enabled():
             self._refuse_gradients((*args, *keywords.values()))
+        if forward_ad._current_level >= 0 and any(map(_has_tangent, tree_leaves((args, keywords)))):
+            # torch says so of its own operators, and drops the tangents of others.
+            raise NotImplementedError(f"Trying to use forward AD with {self.name} that does not support it")
         return cast("R", self.overload(*args, **keywords))
 
     def __reduce__(self) -> str:
@@ -326,6 +330,10 @@ class Operator(Generic[P, R]):
 def _no_gradient(name: str, ctx: Any, *gradients: Any) -> None:
     """Say under transforms what torch says elsewhere; unlike there, results may have been computed."""
     raise RuntimeError(f"Trying to backward through {name} but no autograd formula was registered")
+
+
+def _has_tangent(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None
 
 
 def _is_transformed() -> bool:
