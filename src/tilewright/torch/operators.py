@@ -128,9 +128,10 @@ class Operator(Generic[P, R]):
             return cast("R", function(*self._named_inputs(args, keywords).values()))
         if self._is_mutable and torch.is_grad_enabled():
             self._refuse_gradients((*args, *keywords.values()))
-        if forward_ad._current_level >= 0 and any(map(_has_tangent, tree_leaves((args, keywords)))):
-            # torch says so of its own operators, and drops the tangents of others.
-            raise NotImplementedError(f"Trying to use forward AD with {self.name} that does not support it")
+        if forward_ad._current_level >= 0:  # torch would drop tangents
+            for x in tree_leaves((args, keywords)):
+                if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+                    raise NotImplementedError(f"Trying to use forward AD with {self.name} that does not support it")
         return cast("R", self.overload(*args, **keywords))
 
     def __reduce__(self) -> str:
@@ -138,14 +139,13 @@ class Operator(Generic[P, R]):
 
     def _refuse_gradients(self, given: Iterable[Any]) -> None:
         """Raise an error for tensors that require a gradient: what is written would pass without one."""
-        for x in given:
-            for y in x if isinstance(x, (list, tuple)) else (x,):
-                if isinstance(y, torch.Tensor) and y.requires_grad:
-                    raise ArgumentError(
-                        f"{self.name} writes to its inputs, so it has no gradients, and a tensor of "
-                        f"{tuple(y.shape)} requires one",
-                        help="call it under torch.no_grad(), or pass x.detach()",
-                    )
+        for x in tree_leaves(given):
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                raise ArgumentError(
+                    f"{self.name} writes to its inputs, so it has no gradients, and a tensor of "
+                    f"{tuple(x.shape)} requires one",
+                    help="call it under torch.no_grad(), or pass x.detach()",
+                )
 
     def _learn(self, given: tuple[Any, ...], kind: int) -> bool:
         """Let calls like this one be made in C++, where that is built; nothing has to be asked for them any more."""
@@ -330,10 +330,6 @@ class Operator(Generic[P, R]):
 def _no_gradient(name: str, ctx: Any, *gradients: Any) -> None:
     """Say under transforms what torch says elsewhere; unlike there, results may have been computed."""
     raise RuntimeError(f"Trying to backward through {name} but no autograd formula was registered")
-
-
-def _has_tangent(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None
 
 
 def _is_transformed() -> bool:
