@@ -127,12 +127,11 @@ class Operator:
             given = {"result": found, "results": found, **dict(zip(names, arrays, strict=True)), **others}
             slopes = gradients if isinstance(gradients, (tuple, list)) else (gradients,)
             pulled = function(*slopes[:count], *(given[name] for name in wanted[count:]))
-            inputs, is_dict = self._signature.parameters, isinstance(pulled, Mapping)
-            if not is_dict or not inputs.keys() >= pulled.keys():
+            if not isinstance(pulled, Mapping) or not {*pulled} <= {*self._signature.parameters}:
+                got = f"gradients of {[*pulled]}" if isinstance(pulled, Mapping) else f"a {type(pulled).__name__}"
                 raise ArgumentError(
-                    f"the backward function of {self.function.__name__} returned "
-                    + (f"gradients of {', '.join(pulled)}" if is_dict else f"a {type(pulled).__name__}"),
-                    help=f"return a dict of gradients by the names of inputs: {', '.join(inputs)}",
+                    f"the backward function of {self.function.__name__} returned {got}",
+                    help="return a dict of gradients by the names of inputs",
                 )
             kinds = zip(names, arrays, axes.varying, strict=True)
             return tuple(_gradient(pulled.get(name), x, varying) for name, x, varying in kinds)
