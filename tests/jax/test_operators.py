@@ -61,6 +61,13 @@ CASES = {
     "rms_norm": Case(tw.jax.rms_norm, norm, (normal(2, 3, 6), normal(3, 6)), twice=False),
     "layer_norm": Case(tw.jax.layer_norm, layer, (normal(2, 3, 6), normal(3, 6), normal(4, 6)), twice=False),
     "rope": Case(lambda x: tw.jax.rope(x, COS, SIN), lambda x: turned(x, COS, SIN), (normal(5, 2, 3, 4),)),
+    "rope of angles": Case(tw.jax.rope, turned, (normal(5, 2, 3, 4), COS, SIN)),
+    "rope of neighbours": Case(
+        lambda x, cos, sin: tw.jax.rope(x, cos, sin, True, True),
+        lambda x, cos, sin: turned(x.reshape(2, 3, 2, 2).mT.reshape(2, 3, 4), cos, -sin)
+        .reshape(2, 3, 2, 2).mT.reshape(2, 3, 4),
+        (normal(5, 2, 3, 4), COS, SIN[:1]),
+    ),
     "permute": Case(lambda x: tw.jax.permute(x, (2, 0, -2)), lambda x: x.transpose(2, 0, 1), (normal(6, 2, 3, 4),)),
     "cross_entropy": Case(
         lambda x: tw.jax.cross_entropy(x, LABELS),
@@ -236,9 +243,18 @@ def test_arguments_that_are_equal_and_not_the_same() -> None:
         assert described(jnp.ones(1, np.float32), number).item() == sum(map(ord, str(number)))
 
 
+def gradient_by(backward: Callable[[Array], object]) -> Array:
+    """Return the gradient of a copy whose backward function is the one given."""
+    operator = tw.jax.op(shape="x")(lambda x: np.array(x))
+    operator.backward(backward)
+    return jax.grad(lambda x: operator(x).sum())(normal(0, 4))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: gradient_by(lambda grad: {"z": grad}), r"<lambda> returned gradients of \['z'\]"),
+        (lambda: gradient_by(lambda grad: grad), "<lambda> returned a"),
         (lambda: tw.jax.op(shape="z")(lambda x: x), "shape names 'z'"),
         (lambda: tw.jax.op(shape="x", vmap="fast")(lambda x: x), "vmap of <lambda> is 'fast'"),
         (lambda: added.backward(lambda factor, grad: {}), "first the gradients of the results"),

@@ -123,6 +123,14 @@ def test_torchs_function_by_ours_where_they_are_the_same(name: str, monkeypatch:
     assert (why_torch(q, k, v, *(options.get(n, default) for n, default in taken)) is None) is is_ours
 
 
+def test_ours_in_the_place_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, mask = numbers(1, 2, 3, 4), torch.ones(3, 3, dtype=torch.bool).tril()
+    expected = F.scaled_dot_product_attention(x, x, x, mask)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", tw.torch.scaled_dot_product_attention)
+    for keywords in ({"attn_mask": mask}, {"is_causal": True}):
+        assert torch.allclose(F.scaled_dot_product_attention(x, x, x, **keywords), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [

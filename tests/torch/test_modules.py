@@ -193,6 +193,63 @@ def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
     assert vars(net[0]).keys() == vars(known[0]).keys() and type(net[0].up_proj) is torch.nn.Linear
 
 
+class Closed(Gated):
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Precise(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Counting(Gated):
+    calls, factor = 0, None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        product = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(product if self.factor is None else self.factor * product)
+
+
+class Inherited(Counting):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Closed, Precise, Counting, Inherited])
+def test_a_forward_that_does_more_than_a_graph_shows_stays_as_it_is(kind: type[Gated]) -> None:
+    torch.manual_seed(0)
+    known, x = kind(), torch.randn(3, 4)
+    net = copy.deepcopy(known)
+    tw.torch.patch(net)
+    for module in (net, known):
+        module.factor = 3
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = net(x), known(x)
+    assert (found.dtype, found.requires_grad) == (expected.dtype, expected.requires_grad)
+    assert torch.allclose(net(x), known(x), atol=1e-6) and getattr(net, "calls", 0) == getattr(known, "calls", 0)
+
+
+def test_weights_that_compute_for_themselves_stay_with_torch() -> None:
+    class Tripled(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.nn.functional.linear:
+                x, weight, bias = args
+                return torch.nn.functional.linear(x, 3 * weight.as_subclass(torch.Tensor), bias)
+            return super().__torch_function__(function, types, args, kwargs)
+
+    linear, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
+    linear.weight = torch.nn.Parameter(linear.weight.detach().as_subclass(Tripled))
+    expected = linear(x)
+    report = tw.torch.patch(linear)
+    assert torch.equal(linear(x), expected)
+    assert report.rows[0].reason == "its weight is a Tripled, and may do something else"
+
+
 def test_a_layer_with_packed_weights_is_one_already() -> None:
     (row,) = tw.torch.patch(tw.torch.nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 2), bits=8, group=-1)).rows
     assert (row.before, row.reason) == ("tw.torch.nn.QuantizedLinear", "it is one already")

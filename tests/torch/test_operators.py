@@ -81,6 +81,16 @@ def test_what_has_no_gradient_says_so_as_torch_does() -> None:
         without_gradient(X.clone().requires_grad_()).sum().backward()
 
 
+def test_forward_derivatives_are_refused() -> None:
+    from torch.autograd import forward_ad
+
+    with forward_ad.dual_level():
+        assert torch.equal(product(X, Y), X * Y)
+        for args in ((X, forward_ad.make_dual(Y, Y)), (forward_ad.make_dual(X, X), Y)):
+            with pytest.raises(NotImplementedError, match="forward AD with .*::product"):
+                product(*args)
+
+
 def test_writes_in_place_to_what_was_saved_are_found() -> None:
     x, y = X.clone().requires_grad_(), Y.clone()
     found = product(x, y)

@@ -165,6 +165,12 @@ def test_scales_of_another_type() -> None:
     assert torch.allclose(layer(x).float(), near.float(), atol=0.05, rtol=0.05)
 
 
+def learned_scales() -> torch.Tensor:
+    layer = tw.torch.nn.QuantizedLinear(weights_of())
+    layer.scales.requires_grad_()
+    return layer(x_of(2, 40))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -175,6 +181,7 @@ def test_scales_of_another_type() -> None:
             r"the shapes \(2, 41\) and \(40, 20\) have no product",
         ),
         (lambda: tw.torch.quantized_matmul(x_of(2, 40), tw.quantize(torch.ones(40, 20).numpy())), "takes tensors"),
+        (learned_scales, "the scales require a gradient"),
         (lambda: tw.torch.nn.QuantizedLinear(torch.ones(2)), "QuantizedLinear takes packed weights"),
         (lambda: tw.torch.nn.QuantizedLinear.from_linear(torch.nn.ReLU()), "layer is a ReLU"),
         (lambda: tw.quantize(torch.ones(40, 20, device="meta")), "w cannot be used: it is on the device meta"),

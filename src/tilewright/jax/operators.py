@@ -127,9 +127,10 @@ class Operator:
             given = {"result": found, "results": found, **dict(zip(names, arrays, strict=True)), **others}
             slopes = gradients if isinstance(gradients, (tuple, list)) else (gradients,)
             pulled = function(*slopes[:count], *(given[name] for name in wanted[count:]))
-            if not isinstance(pulled, Mapping):
+            if not isinstance(pulled, Mapping) or not {*pulled} <= {*self._signature.parameters}:
+                got = f"gradients of {[*pulled]}" if isinstance(pulled, Mapping) else f"a {type(pulled).__name__}"
                 raise ArgumentError(
-                    f"the backward function of {self.function.__name__} returned a {type(pulled).__name__}",
+                    f"the backward function of {self.function.__name__} returned {got}",
                     help="return a dict of gradients by the names of inputs",
                 )
             kinds = zip(names, arrays, axes.varying, strict=True)

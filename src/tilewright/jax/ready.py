@@ -93,11 +93,7 @@ def _rms_norm(x: Array, weight: Array, eps: float) -> Any:
     return tilewright.rms_norm(x, weight, eps=eps, statistics=True)
 
 
-def _rms_slopes(grad: Array, x: Array, scale: Array, weight: Array) -> Any:
-    return _struct(x), _struct(weight)
-
-
-@op(shape=_rms_slopes)
+@op(shape=("x", "weight"))
 def _rms_norm_slope(grad: Array, x: Array, scale: Array, weight: Array) -> Any:
     return tilewright.rms_norm_backward(grad, x, scale, weight)
 
@@ -126,11 +122,7 @@ def _layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Any:
     return tilewright.layer_norm(x, weight, bias, eps=eps, statistics=True)
 
 
-def _layer_slopes(grad: Array, x: Array, mean: Array, scale: Array, weight: Array) -> Any:
-    return _struct(x), _struct(weight), _struct(weight)
-
-
-@op(shape=_layer_slopes)
+@op(shape=("x", "weight", "weight"))
 def _layer_norm_slope(grad: Array, x: Array, mean: Array, scale: Array, weight: Array) -> Any:
     return tilewright.layer_norm_backward(grad, x, mean, scale, weight)
 
@@ -187,7 +179,7 @@ def permute(x: Array, axes: Sequence[int]) -> Array:
 
 @op(shape="x")
 def rope(x: Array, cos: Array, sin: Array, interleaved: bool = False, inverse: bool = False) -> Array:
-    """Rotate pairs of elements of the last axis by angles, with the gradient of x; see `tw.rope`. Angles have none.
+    """Rotate pairs of elements of the last axis by angles, with gradients; see `tw.rope`.
 
     >>> import jax, tilewright as tw
     >>> x, zero, one = (jax.numpy.full(2, v) for v in (3.0, 0.0, 1.0))
@@ -198,8 +190,13 @@ def rope(x: Array, cos: Array, sin: Array, interleaved: bool = False, inverse: b
 
 
 @rope.backward
-def _rope_backward(grad: Array, cos: Array, sin: Array, interleaved: bool, inverse: bool) -> dict[str, Array]:
-    return {"x": rope(grad, cos, sin, interleaved, not inverse)}
+def _rope_backward(grad: Array, x: Array, cos: Array, sin: Array, interleaved: bool, inverse: bool) -> dict[str, Array]:
+    n, found = cos.shape[-1], {"x": rope(grad, cos, sin, interleaved, not inverse)}
+    turned = rope(x, jnp.zeros_like(cos), jnp.ones_like(sin), interleaved, inverse)
+    for name, angle, factor in (("cos", cos, x), ("sin", sin, turned)):
+        pairs = (grad * factor.astype(_wide(x))).reshape(*x.shape[:-1], *((n, 2) if interleaved else (2, n)))
+        found[name] = _summed(pairs.sum(-1 if interleaved else -2), angle)
+    return found
 
 
 def _loss_shapes(logits: Array, labels: Array, **others: Any) -> Any:
@@ -213,11 +210,7 @@ def _cross_entropy(logits: Array, labels: Array, ignore_index: int, label_smooth
     )
 
 
-def _loss_slope(grad: Array, logits: Array, **others: Any) -> Any:
-    return _struct(logits)
-
-
-@op(shape=_loss_slope)
+@op(shape="logits")
 def _cross_entropy_slope(
     grad: Array, logits: Array, labels: Array, top: Array, total: Array, ignore_index: int, label_smoothing: float
 ) -> Array:
@@ -246,9 +239,7 @@ def cross_entropy(logits: Array, labels: Array, *, ignore_index: int = -100, lab
 
 
 def _attention_shapes(q: Array, k: Array, v: Array, **others: Any) -> Any:
-    return _struct(q, (*q.shape[:-1], v.shape[-1])), _struct(
-        q, q.shape[:-1], jnp.float32 if q.dtype != jnp.float64 else q.dtype
-    )
+    return _struct(q, (*q.shape[:-1], v.shape[-1])), _struct(q, q.shape[:-1], _wide(q))
 
 
 @op(shape=_attention_shapes)

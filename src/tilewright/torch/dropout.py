@@ -10,11 +10,11 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels.dropout import Dropout, check_probability
 from tilewright.torch._dropout_kernel import GROUPS, PERIOD, THREADS, drop_elements
 from tilewright.torch.operators import op
-from tilewright.torch.rows import check_tensor
+from tilewright.torch.rows import check_tensor, in_rows
 from tilewright.torch.sharding import Way
 
 
-@op("tilewright::dropout", shape=lambda x, seed, p: x.new_empty(x.shape), vmap="loop")
+@op("tilewright::dropout", shape=in_rows, vmap="loop")
 def dropout_operator(x: torch.Tensor, seed: torch.Tensor, p: float) -> torch.Tensor:
     """Compute dropout of x, whose rows are counted through all modes but the last, by a seed in memory."""
     found, columns = Dropout(p, seed), x.shape[-1] if x.ndim else 1

@@ -12,7 +12,7 @@ import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor
-from tilewright.torch.sharding import Way, is_taken_by_torch, shards
+from tilewright.torch.sharding import Way, is_taken_by_torch, partial, replicated, shard, shards
 
 _ALL = -1  # a side of a window without a bound
 _MOST_HEAD = 256
@@ -160,24 +160,22 @@ def _attention_ways(q: Any, k: Any, has_results: bool, lengths: Any, is_ragged: 
     Heads that share all keys are divided while the keys are not, and so are tokens that all see the same keys. The
     gradients of these are then sums.
     """
-    from torch.distributed.tensor import Partial, Replicate, Shard
-
     results, lse = ("grad", "out"), ("lse_grad", "lse")
     ways = []
     for mode in (1,) if is_ragged else (0, 1):
-        inputs: dict[str, Any] = dict.fromkeys(("q", "k", "v", *results), Shard(mode))
-        inputs |= dict.fromkeys(lse, Shard(0 if is_ragged else mode))
+        inputs: dict[str, Any] = dict.fromkeys(("q", "k", "v", *results), shard(mode))
+        inputs |= dict.fromkeys(lse, shard(0 if is_ragged else mode))
         if mode == 0 and lengths is not None:
-            inputs["key_lengths"] = Shard(0)
-        first = [Shard(mode), Shard(0 if is_ragged else mode)]
+            inputs["key_lengths"] = shard(0)
+        first = [shard(mode), shard(0 if is_ragged else mode)]
         if mode == 1 and k.shape[1] == 1 < q.shape[1]:
-            shared = {**inputs, "k": Replicate(), "v": Replicate()}
-            ways.append(Way([Shard(1), Partial(), Partial()] if has_results else first, shared))
+            shared = {**inputs, "k": replicated(), "v": replicated()}
+            ways.append(Way([shard(1), partial(), partial()] if has_results else first, shared))
         else:
-            ways.append(Way([Shard(mode)] * 3 if has_results else first, inputs))
+            ways.append(Way([shard(mode)] * 3 if has_results else first, inputs))
     if sees_all and not is_ragged:
-        inputs = dict.fromkeys(("q", *results, *lse), Shard(2))
-        ways.append(Way([Shard(2), Partial(), Partial()] if has_results else [Shard(2)] * 2, inputs))
+        inputs = dict.fromkeys(("q", *results, *lse), shard(2))
+        ways.append(Way([shard(2), partial(), partial()] if has_results else [shard(2)] * 2, inputs))
     return ways
 
 
@@ -285,7 +283,10 @@ def scaled_dot_product_attention(
     `context_parallel`.
     """
     if why_torch(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa) is not None:
-        found: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(
+        known = torch.nn.functional.scaled_dot_product_attention
+        if known is scaled_dot_product_attention:  # it took that place
+            known = torch._C._nn.scaled_dot_product_attention
+        found: torch.Tensor = known(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         return found

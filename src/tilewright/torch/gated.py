@@ -34,13 +34,6 @@ def _has_hooks(module: torch.nn.Module) -> bool:
     return any(kinds)
 
 
-class _Layers(torch.fx.Tracer):  # type: ignore[misc]
-    """Follows a module's `forward`, and looks into none of the modules inside."""
-
-    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        return True
-
-
 def gated_layers(module: torch.nn.Module) -> tuple[str, ...] | None:
     """Return the names of gate, up and down of a module that computes down(silu(gate(x)) * up(x)), or None.
 
@@ -53,16 +46,15 @@ def gated_layers(module: torch.nn.Module) -> tuple[str, ...] | None:
         return None
     if "forward" in vars(module) or next(module.parameters(recurse=False), None) is not None:
         return None
-    mode, found = module.training, set[tuple[str, ...] | None]()
+    # A graph shows no contexts, such as torch.no_grad(), no writes, and nothing that may change, such as `training`.
+    code = getattr(type(module).forward, "__code__", None)
+    known = {*children, "torch", "nn", "functional", "F", "silu", "mul"}
+    if code is None or code.co_freevars or not known.issuperset(code.co_names):
+        return None
     try:
-        for is_training in (True, False):  # it may do something else in evaluation
-            module.training = is_training
-            found.add(_matched(list(_Layers().trace(module).nodes), children))
+        return _matched(list(torch.fx.Tracer().trace(module).nodes), children)
     except Exception:  # what torch.fx cannot follow computes something else
         return None
-    finally:
-        module.training = mode
-    return found.pop() if len(found) == 1 else None
 
 
 def _matched(nodes: list[Any], children: dict[str, torch.nn.Module]) -> tuple[str, ...] | None:

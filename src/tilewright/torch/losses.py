@@ -9,7 +9,7 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
-from tilewright.torch.rows import check_tensor
+from tilewright.torch.rows import check_tensor, like_second
 from tilewright.torch.sharding import Way, is_dtensor, is_taken_by_torch, shard, shards
 
 _REDUCTIONS = ("none", "mean", "sum")
@@ -38,11 +38,7 @@ def cross_entropy_operator(
     return loss, top, total
 
 
-def _gradient_shape(grad: torch.Tensor, logits: torch.Tensor, *others: object) -> torch.Tensor:
-    return logits.new_empty(logits.shape)
-
-
-@op("tilewright::cross_entropy_backward", shape=_gradient_shape, vmap="loop")
+@op("tilewright::cross_entropy_backward", shape=like_second, vmap="loop")
 def cross_entropy_backward_operator(
     grad: torch.Tensor,
     logits: torch.Tensor,

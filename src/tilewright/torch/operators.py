@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of operators, of any type that a schema has
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tilewright.errors import ArgumentError
 from tilewright.frames import warn_at
@@ -127,6 +128,10 @@ class Operator(Generic[P, R]):
             return cast("R", function(*self._named_inputs(args, keywords).values()))
         if self._is_mutable and torch.is_grad_enabled():
             self._refuse_gradients((*args, *keywords.values()))
+        if forward_ad._current_level >= 0:  # torch would drop tangents
+            for x in tree_leaves((args, keywords)):
+                if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+                    raise NotImplementedError(f"Trying to use forward AD with {self.name} that does not support it")
         return cast("R", self.overload(*args, **keywords))
 
     def __reduce__(self) -> str:
@@ -134,14 +139,13 @@ class Operator(Generic[P, R]):
 
     def _refuse_gradients(self, given: Iterable[Any]) -> None:
         """Raise an error for tensors that require a gradient: what is written would pass without one."""
-        for x in given:
-            for y in x if isinstance(x, (list, tuple)) else (x,):
-                if isinstance(y, torch.Tensor) and y.requires_grad:
-                    raise ArgumentError(
-                        f"{self.name} writes to its inputs, so it has no gradients, and a tensor of "
-                        f"{tuple(y.shape)} requires one",
-                        help="call it under torch.no_grad(), or pass x.detach()",
-                    )
+        for x in tree_leaves(given):
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                raise ArgumentError(
+                    f"{self.name} writes to its inputs, so it has no gradients, and a tensor of "
+                    f"{tuple(x.shape)} requires one",
+                    help="call it under torch.no_grad(), or pass x.detach()",
+                )
 
     def _learn(self, given: tuple[Any, ...], kind: int) -> bool:
         """Let calls like this one be made in C++, where that is built; nothing has to be asked for them any more."""

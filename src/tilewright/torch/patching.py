@@ -140,7 +140,7 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
 
     A module that computes down(silu(gate(x)) * up(x)) with three linear layers of its own, as the models of Llama's
     kind have it, gets another `forward`: silu and the multiplication follow in the product of `up`, or are one kernel
-    where a gradient is required, and so are their gradients. `torch.fx` finds out what a module computes.
+    where a gradient is required, and so are their gradients. It stays if its code names anything else.
 
     CPU tensors then run in the simulator, which is for tests and slow.
 
@@ -187,6 +187,8 @@ def _reason(module: torch.nn.Module) -> str | None:
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.dtype not in _TYPES:
             return f"its {name} is {parameter.dtype}"
+        if torch.overrides.has_torch_function((parameter,)):
+            return f"its {name} is a {type(parameter).__name__}, and may do something else"
     return None
 
 

@@ -113,6 +113,8 @@ def quantized_matmul(
             f"the weights are of {type(weights.packed).__name__}, and tw.torch.quantized_matmul takes tensors",
             help="pack tensors: tw.quantize(tensor)",
         )
+    if weights.scales.requires_grad and torch.is_grad_enabled():
+        raise ArgumentError("the scales require a gradient, and have none", help="detach them")
     device = x.device.type
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
         x = x.to(torch.get_autocast_dtype(device))

@@ -10,7 +10,7 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
-from tilewright.torch.sharding import Way, partial, shard
+from tilewright.torch.sharding import Way, partial, replicated, shard
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -251,9 +251,7 @@ def _rms_norm_backward_ways(grad: Any, x: Any, scale: Any, weight: Any, eps: flo
 
 def _ways_of_rows(x: Any, names: Sequence[str], has_sums: Sequence[bool]) -> list[Way]:
     """Return ways by rows: gradients of parameters are sums over rows, and empty where there are none."""
-    from torch.distributed.tensor import Replicate
-
-    totals = [partial() if has else Replicate() for has in has_sums]
+    totals = [partial() if has else replicated() for has in has_sums]
     return [Way([shard(n), *totals], dict.fromkeys(names, shard(n))) for n in range(len(x.shape) - 1)]
 
 
