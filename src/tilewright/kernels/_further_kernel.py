@@ -27,8 +27,11 @@ def combined(x, a, b):
 
 
 def scale_of(most, dtype):
-    """Return the scale by which values up to `most` become numbers of an 8-bit type; 1 for zeros."""
-    return tw.where(most > 0, most * (1 / LARGEST_FLOAT8[dtype]), 1.0)
+    """Return the scale by which values up to `most` become numbers of an 8-bit type; 1 for zeros.
+
+    It is no subnormal number: the inverse of most of those is infinite, and 0 times that NaN.
+    """
+    return tw.where(most > 0, tw.maximum(most * (1 / LARGEST_FLOAT8[dtype]), 2.0**-126), 1.0)
 
 
 @tw.kernel

@@ -18,6 +18,7 @@ from tilewright.kernels.weights import (
     BITS,
     WeightFormat,
     check_group,
+    is_group,
     pack_codes,
     pack_groups,
     unpack_codes,
@@ -185,14 +186,23 @@ class Quantizer:
 
     @hiding_frames
     def from_gptq(
-        self, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, *, bits: int = 4, format: str = "gptq"
+        self,
+        qweight: Any,
+        qzeros: Any,
+        scales: Any,
+        g_idx: Any = None,
+        *,
+        bits: int = 4,
+        format: str = "gptq",
+        group: int | None = None,
     ) -> Quantized:
         """Return weights from GPTQ's arrays, of 4 or 8 bits.
 
         `qweight` (K * bits / 32, N) int32 has consecutive rows of K in a word, the first in its lowest bits; `qzeros`
         (groups, N * bits / 32) int32 has consecutive columns. Zeros are stored minus one, unless `format` is
-        "gptq_v2"; None says that they are 2**(bits - 1). `scales` is (groups, N). `g_idx` (K,) is the group of each
-        row ("act-order"): rows are packed by groups, and `tw.matmul` takes x's columns in the same order.
+        "gptq_v2"; None says that they are 2**(bits - 1). `scales` is (groups, N), and `group` as in `tw.quantized`.
+        `g_idx` (K,) is the group of each row ("act-order"): rows are packed by groups, and `tw.matmul` takes x's
+        columns in the same order.
 
         >>> import numpy as np, tilewright as tw
         >>> words = np.array([[0x76543210, 0x0FEDCBA9]], np.int32)
@@ -205,7 +215,7 @@ class Quantizer:
             raise ArgumentError(f"format is 'gptq' or 'gptq_v2', got {format!r}")
         words, given = _words(qweight, "qweight"), _scales(scales)
         per, n = 32 // bits, words.shape[1]
-        codes = _fields(words, bits).transpose(0, 2, 1).reshape(-1, n)
+        codes = _fields(words, bits).transpose(0, 2, 1).reshape(per * len(words), n)
         if qzeros is None:
             zeros = np.full(given.shape, 2 ** (bits - 1), np.int16)
         else:
@@ -214,20 +224,21 @@ class Quantizer:
                 raise ArgumentError(
                     f"qzeros has {stored.shape[1]} columns, and {-(-n // per)} hold {n} zeros of {bits} bits"
                 )
-            zeros = _fields(stored, bits).reshape(stored.shape[0], -1)[:, :n].astype(np.int16) + (format == "gptq")
+            zeros = _fields(stored, bits).reshape(len(stored), per * stored.shape[1])[:, :n].astype(np.int16)
+            zeros += format == "gptq"
         if g_idx is None:
-            return _packed(codes, given, zeros, bits, _group(None, codes.shape[0], given.shape[0]), qweight)
+            return _packed(codes, given, zeros, bits, _group(group, codes.shape[0], given.shape[0]), qweight)
         groups = _vector(g_idx, "g_idx")
-        rows, order = _order(groups, codes.shape[0], given.shape[0])
+        rows, order = _order(groups, codes.shape[0], given.shape[0], group)
         is_sorted = np.array_equal(order, np.arange(order.size))
         return _packed(codes[order], given, zeros, bits, rows, qweight, None if is_sorted else order)
 
     @hiding_frames
-    def from_awq(self, qweight: Any, qzeros: Any, scales: Any) -> Quantized:
+    def from_awq(self, qweight: Any, qzeros: Any, scales: Any, *, group: int | None = None) -> Quantized:
         """Return weights from AWQ's arrays (the "gemm" version), of 4 bits.
 
         `qweight` (K, N / 8) and `qzeros` (groups, N / 8) are int32: a word has eight columns, and from its lowest bits
-        on those are 0, 2, 4, 6, 1, 3, 5, 7. `scales` is (groups, N).
+        on those are 0, 2, 4, 6, 1, 3, 5, 7. `scales` is (groups, N), and `group` as in `tw.quantized`.
 
         >>> import numpy as np, tilewright as tw
         >>> words, zeros = np.array([[0x75316420]], np.int32), np.zeros((1, 1), np.int32)
@@ -236,7 +247,7 @@ class Quantizer:
         """
         words, stored, given = _words(qweight, "qweight"), _words(qzeros, "qzeros"), _scales(scales)
         codes, zeros = (_awq_columns(array) for array in (words, stored))
-        rows = _group(None, codes.shape[0], given.shape[0])
+        rows = _group(group, codes.shape[0], given.shape[0])
         return _packed(codes, given, zeros.astype(np.int16), 4, rows, qweight)
 
     def __repr__(self) -> str:
@@ -358,19 +369,26 @@ def _group(asked: int | None, k: int, groups: int) -> int:
         return 128 if k <= 128 and groups else check_group(-1, k)
     if -(-k // 128) == groups:
         return 128
-    if k % groups:
+    fitting = {1 << n for n in range(5, k.bit_length()) if -(-k >> n) == groups}
+    if k % groups == 0 and is_group(k // groups):
+        fitting.add(k // groups)
+    if len(fitting) != 1:
         raise ArgumentError(
-            f"{groups} groups do not divide {k} rows of weights evenly", help="say how many rows a group has: group="
+            f"{groups} groups of {k} rows of weights "
+            + (f"may have {' or '.join(map(str, sorted(fitting)))} rows each" if fitting else "have no size that fits"),
+            help="say how many rows a group has, 32, 64 or a multiple of 128: group=",
         )
-    return check_group(k // groups, k)
+    return fitting.pop()
 
 
-def _order(groups: Array, k: int, count: int) -> tuple[int, Array]:
+def _order(groups: Array, k: int, count: int, asked: int | None) -> tuple[int, Array]:
     """Return the rows of a group and the order of rows by their groups."""
     if groups.shape != (k,) or (k and not 0 <= groups.min() <= groups.max() < count):
         raise ArgumentError(f"g_idx has the group of each of {k} rows, from 0 to {count - 1}, got {groups.shape}")
-    rows = _group(None, k, count)
-    sizes = np.bincount(groups, minlength=count)
+    sizes = np.bincount(groups.astype(np.int64), minlength=count)
+    if asked is None and count > 1 and is_group(most := int(sizes.max())):
+        asked = most
+    rows = _group(asked, k, count)
     full = np.minimum(rows, np.maximum(k - rows * np.arange(count), 0))
     if not np.array_equal(sizes, full):
         raise ArgumentError(
@@ -384,7 +402,7 @@ def _awq_columns(words: Array) -> Array:
     fields = _fields(words, 4)
     columns = np.empty_like(fields)
     columns[:, :, list(AWQ_COLUMNS)] = fields
-    found: Array = columns.reshape(words.shape[0], -1)
+    found: Array = columns.reshape(len(words), 8 * words.shape[1])
     return found
 
 

@@ -96,6 +96,11 @@ class WeightFormat:
         return f"{self.bits}-bit weights in groups of {self.group}, scales of {self.scale}, {zeros}"
 
 
+def is_group(rows: int) -> bool:
+    """Return whether kernels take groups of so many rows of K."""
+    return rows in (32, 64) or (rows > 0 and rows % CHUNK == 0)
+
+
 def check_group(group: int, k: int) -> int:
     """Return the rows of K in a group, those of -1 too; raise `ArgumentError` for a size that no kernel takes.
 
@@ -108,7 +113,7 @@ def check_group(group: int, k: int) -> int:
     whole = max(-(-k // CHUNK), 1) * CHUNK
     if group == -1:
         return whole
-    if group not in (32, 64) and (group < CHUNK or group % CHUNK):
+    if not is_group(group):
         raise ArgumentError(
             f"group is 32, 64, a multiple of {CHUNK}, or -1 for all of K, got {group}",
             help="a group has whole matrix instructions, or whole pieces of 128 of K",

@@ -129,6 +129,14 @@ def test_scales_that_are_computed_on_the_way(shape: tuple[int, int, int]) -> Non
     np.testing.assert_allclose(sums, np.maximum(x, 0).sum(0), atol=1e-4)
 
 
+def test_scales_of_the_smallest_numbers_are_not_subnormal() -> None:
+    """Where the inverse of a scale would be infinite, 0 would become NaN."""
+    x = np.array([[1e-38, 5e-39, 0], [1e-43, 0, 0], [0, 2.0**-126 * 448, -(2.0**-127)]], np.float32)
+    y, scales = tw.matmul(x, np.eye(3, dtype=np.float32), out_dtype=tw.float8_e4m3fn, also=("scale", -1))
+    assert np.array_equal(scales, np.full((3, 1), 2.0**-126, np.float32))
+    assert np.array_equal(y.astype(np.float64), [[0.875, 0.4375, 0], [0, 0, 0], [0, 448, -0.5]])
+
+
 def test_scales_of_a_result_of_one_column_and_of_one_that_is_contiguous_along_columns() -> None:
     """Where the elements of a column are contiguous, other products compute D^T, which has scales of columns."""
     for n in (1, 130):

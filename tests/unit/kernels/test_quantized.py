@@ -204,6 +204,35 @@ def test_gptq(bits: int, format: str, order: str) -> None:
     assert np.array_equal(tw.matmul(x, weights, out_dtype=tw.float32), x.astype(np.float64) @ full)
 
 
+@pytest.mark.parametrize(("k", "group", "asked"), [(40, 32, None), (264, 64, None), (1000, 512, None), (768, 512, 512)])
+def test_a_last_group_of_fewer_rows(k: int, group: int, asked: int | None) -> None:
+    """The readers find the size of groups that do not divide K, or are told it; `g_idx` says it, too."""
+    count = -(-k // group)
+    q = np.random.default_rng(k).integers(0, 16, (k, 8))
+    scales = np.exp2(np.arange(count))[:, None].astype(np.float16) * np.ones((1, 8), np.float16)
+    rows = np.arange(k) // group
+    full = (q - 8) * scales.astype(np.float64)[rows]
+    places = 4 * np.arange(8)
+    gptq = (q.reshape(-1, 8, 8) << places[:, None]).sum(1).astype(np.uint32).view(np.int32)
+    awq = (q[:, [0, 2, 4, 6, 1, 3, 5, 7]] << places).sum(1)[:, None].astype(np.uint32).view(np.int32)
+    eights = np.full((count, 1), 0x88888888, np.uint32).view(np.int32)
+    for weights in (
+        tw.quantized(q.astype(np.uint8), scales, np.full(scales.shape, 8), group=asked),
+        tw.quantized.from_gptq(gptq, None, scales, group=asked),
+        tw.quantized.from_gptq(gptq, None, scales, rows.astype(np.uint64)),
+        tw.quantized.from_awq(awq, eights, scales, group=asked),
+    ):
+        assert weights.format.group == group and np.array_equal(weights.dequantised(), full)
+
+
+def test_readers_take_matrices_without_elements() -> None:
+    of = lambda *shape: np.zeros(shape, np.int32)  # noqa: E731
+    assert tw.quantized.from_gptq(of(8, 0), of(2, 0), np.ones((2, 0), np.float16)).shape == (64, 0)
+    assert tw.quantized.from_gptq(of(0, 8), of(0, 1), np.ones((0, 8), np.float16)).shape == (0, 8)
+    assert tw.quantized.from_awq(of(0, 1), of(0, 1), np.ones((0, 8), np.float16)).shape == (0, 8)
+    assert tw.quantized.from_awq(of(64, 0), of(2, 0), np.ones((2, 0), np.float16)).shape == (64, 0)
+
+
 def test_gptq_without_zeros_is_symmetric() -> None:
     qweight = np.random.default_rng(0).integers(-(2**31), 2**31, (8, 3)).astype(np.int32)
     scales = np.ones((1, 3), np.float16)
@@ -276,7 +305,8 @@ REFUSED = [
     (lambda: tw.quantized(W, S, S * 17), "zeros are from 17 to 17"),
     (lambda: tw.quantized(W, S, bits=3), "bits is 4 or 8, got 3"),
     (lambda: tw.quantized(W, S, group=48), "group is 32, 64, a multiple of 128, or -1 for all of K, got 48"),
-    (lambda: tw.quantized(W, np.ones((3, 4), np.float16)), "3 groups do not divide 64 rows"),
+    (lambda: tw.quantized(W, np.ones((3, 4), np.float16)), "3 groups of 64 rows of weights have no size that fits"),
+    (lambda: tw.quantized(np.zeros((768, 4), np.uint8), S), "2 groups of 768 rows of weights may have 384 or 512 rows"),
     (lambda: tw.quantized.from_gptq(W, None, S), "qweight is uint8, and packed numbers are int32"),
     (lambda: tw.quantized.from_gptq(W.view(np.int32), None, S, format="other"), "format is 'gptq' or 'gptq_v2'"),
     (lambda: tw.quantized(W, S.astype(np.complex64)), "scale is complex64, which is not an element type"),
