@@ -46,7 +46,7 @@ How it becomes a kernel
     vectors                  statements for all lanes of vectorized loops at once, and reductions over them
     products                 products C += A * B that a nest computes
     warpgroup_choice         the tile of a product of warpgroups, by a model, and its plan
-    heuristics, algorithms   what `plan.auto` chooses
+    heuristics               what `plan.auto` chooses; Accera calls it `algorithms`
     emission                 the walk through the loops while the kernel is traced
     report                   what a kernel is made of, counted
 What users hold
@@ -57,7 +57,7 @@ What users hold
 """
 
 from tilewright.frames import hide_methods, hiding_all
-from tilewright.schedule import algorithms
+from tilewright.schedule import heuristics as algorithms  # the name of Accera
 from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
 from tilewright.schedule.arrays import AllocateFlags, Array, Load, Role
 from tilewright.schedule.caches import Location, Strategy
