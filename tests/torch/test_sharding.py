@@ -143,6 +143,30 @@ def operators_take_dtensors(mesh: Any) -> None:
     assert torch.allclose(every.full_tensor(), functional.scaled_dot_product_attention(x, x, x), atol=1e-5)
 
 
+def a_batch_of_one_is_not_divided(mesh: Any) -> None:
+    """Each device has the whole of it: sums over a result that were placed as parts would count it several times."""
+    x, w = torch.randn(1, 3, 4), torch.randn(4, 6)
+    for given in ({}, {"epilogue": "relu", "pairs": "halves"}):
+        parts = [distribute_tensor(t, mesh, [Replicate()]).requires_grad_() for t in (x, w)]
+        y = tw.torch.matmul(*parts, precision="ieee", **given)
+        assert y.placements == (Replicate(),)
+        assert torch.allclose(full(y.sum()), tw.torch.matmul(x, w, precision="ieee", **given).sum(), atol=1e-5)
+        y.sum().backward()
+        assert parts[0].grad.placements == (Replicate(),)
+
+
+def devices_drop_the_same(mesh: Any) -> None:
+    """Seeds come from one device of the mesh, whatever the others' generators are set to."""
+    torch.manual_seed(dist.get_rank())
+    x, w = (distribute_tensor(torch.ones(4, 4), mesh, [place]) for place in (Shard(0), Replicate()))
+    for y in (tw.torch.dropout(x, 0.5), tw.torch.matmul(x, w, dropout=0.5)):
+        assert y.placements == (Replicate(),)
+        others = torch.empty(2, *y.shape)
+        dist.all_gather(list(others.unbind()), y.to_local(), group=mesh.get_group())
+        assert 0 < others.count_nonzero() < others.numel() and torch.equal(others[0], others[1])
+    torch.manual_seed(1)
+
+
 def gradients_of_attention(mesh: Any) -> None:
     """Of two results one is unused, and autograd makes zeros for it that are no DTensor."""
     whole = [torch.randn(1, 2, 4, 8).requires_grad_() for _ in range(3)]
@@ -228,6 +252,8 @@ def two_ranks(folder: Path) -> None:
     compare(mesh, PLAN, torch.randn(2, 4, 8), 12, patch_first=True)
     compare(mesh, SEQUENCE_PLAN, distribute_tensor(torch.randn(2, 4, 8), mesh, [Shard(1)]), 12, patch_first=False)
     operators_take_dtensors(mesh)
+    a_batch_of_one_is_not_divided(mesh)
+    devices_drop_the_same(mesh)
     gradients_of_attention(mesh)
     losses_of_parts(mesh)
     torch_rings_take_the_operator(mesh)

@@ -11,7 +11,7 @@ from tilewright.kernels.dropout import Dropout, check_probability
 from tilewright.torch._dropout_kernel import GROUPS, PERIOD, THREADS, drop_elements
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor, in_rows
-from tilewright.torch.sharding import Way
+from tilewright.torch.sharding import Way, agreed
 
 
 @op("tilewright::dropout", shape=in_rows, vmap="loop")
@@ -38,8 +38,8 @@ def _dropout_ways(*args: object) -> list[Way]:
     return []  # a part would have the mask of the first rows and columns
 
 
-def seed_for(seed: torch.Tensor | int | None, device: torch.device) -> torch.Tensor:
-    """Return a seed on a device; None takes one from torch's generator there."""
+def seed_for(seed: torch.Tensor | int | None, x: torch.Tensor) -> torch.Tensor:
+    """Return a seed on the device of x; None takes one from torch's generator there."""
     if isinstance(seed, torch.Tensor):
         if seed.dtype != torch.int64 or seed.numel() != 1:
             raise ArgumentError(f"seed is a tensor of {seed.dtype} of the shape {tuple(seed.shape)}, not of one int64")
@@ -47,8 +47,9 @@ def seed_for(seed: torch.Tensor | int | None, device: torch.device) -> torch.Ten
     if seed is not None:
         if not isinstance(seed, (int, torch.SymInt)):
             raise ArgumentError(f"seed is a {type(seed).__name__}", help="an int, or a tensor of one int64")
-        return torch.full((), seed, dtype=torch.int64, device=device)
-    return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+        return torch.full((), seed, dtype=torch.int64, device=x.device)
+    found: torch.Tensor = agreed(torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=x.device), x)
+    return found
 
 
 def dropout(
@@ -63,11 +64,11 @@ def dropout(
 
     The mask is that of `tw.dropout`: a function of the seed, the row (counted through all modes but the last) and the
     column. It is not stored, as gradients compute it again. Without `seed` one is drawn from torch's generator of the
-    device, so that `torch.manual_seed` reproduces it.
+    device, so that `torch.manual_seed` reproduces it; for a DTensor, on the first device of its mesh.
 
     Raises `ArgumentError` for anything but a tensor of floats, for a p that is not from 0 to 1, and for a seed that is
     not an int or a tensor of one int64.
     """
     check_tensor("dropout", "x", x)
     check_probability("tw.torch.dropout", "p", p)
-    return dropout_operator(x, seed_for(seed, x.device), p) if training and p > 0 else x
+    return dropout_operator(x, seed_for(seed, x), p) if training and p > 0 else x

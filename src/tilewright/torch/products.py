@@ -415,7 +415,7 @@ def matmul(
     """
     _check(a, b, bias, epilogue, gate, residual, dropout)
     _check_pairs(b, epilogue, gate, pairs)
-    key = seed_for(seed, a.device) if dropout else None
+    key = seed_for(seed, a) if dropout else None
     left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
     if b.ndim == 1 or a.ndim == 1:
         # A vector's mode is there for the product alone: addends get it too, where they reach so far.

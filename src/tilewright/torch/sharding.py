@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any  # Any: torch's placements and specifications, whose types are not read
 
 __all__ = [
-    "Way", "Rule", "all_dtensors", "is_dtensor", "is_loaded", "is_taken_by_torch", "partial", "register", "shard",
-    "shards", "sharded_like", "sums",
+    "Way", "Rule", "agreed", "all_dtensors", "is_dtensor", "is_loaded", "is_taken_by_torch", "partial", "register",
+    "shard", "shards", "sharded_like", "sums",
 ]  # fmt: skip
 
 
@@ -53,6 +53,16 @@ def all_dtensors(gradients: Sequence[Any]) -> Sequence[Any]:
     from torch.distributed.tensor import DTensor
 
     return [x if x is None or is_dtensor(x) else DTensor.from_local(x, mesh, run_check=False) for x in gradients]
+
+
+def agreed(x: Any, like: Any) -> Any:
+    """Return x, which each device of a mesh may have drawn: where `like` is a DTensor, that of the first device."""
+    if is_dtensor(like):
+        from torch.distributed import _functional_collectives as collectives
+
+        for mode in range(like.device_mesh.ndim):
+            x = collectives.wait_tensor(collectives.broadcast(x, 0, (like.device_mesh, mode)))
+    return x
 
 
 def is_taken_by_torch(overload: Any) -> bool:
@@ -118,8 +128,10 @@ def register(overload: Any, rule: Rule, check: Check | None) -> None:
         given = [*op_schema.args_schema, *(a.default_value for a in arguments[len(op_schema.args_schema) :])]
         tensors = [a.name for a, x in zip(arguments, given, strict=True) if isinstance(x, OpStrategy)]
         specs = [spec(x) for x in given]
-        ways = [Way([Replicate()] * results), *rule(*specs)]
-        rows = [[*way.results, *(way.inputs.get(name, Replicate()) for name in tensors)] for way in ways]
+        whole = Replicate()
+        rows = [[*way.results, *(way.inputs.get(name, whole) for name in tensors)] for way in rule(*specs)]
+        # Where a way divides no input, such as a batch of one, each device computes the whole and not a part.
+        rows = [[whole] * (results + len(tensors)), *(row for row in rows if any(p != whole for p in row[results:]))]
         placements = {p for x in specs for p in getattr(x, "placements", ())}
         rows += [row for found in _strided(placements) for row in _with_strides(rows, found)]
         valid = None
