@@ -59,7 +59,7 @@ class Order:
         self.between: bool = False  # whether blocks learn of each other, see `clocks`
         self.next: int = 1
         self.start: int = 1
-        self.blocks = 0
+        self.blocks: int = 0
         self._floor: Number = 1
         self._warp_floor: Array | None = None  # (rows, warps)
         self._known: Array | None = None  # (rows, threads, threads and their agents and mbarriers)
