@@ -348,7 +348,7 @@ def test_few_tiles_are_smaller_where_all_are_computed_at_once() -> None:
 
 
 def test_one_wave_of_large_tiles_is_multiplied_by_three_consumers() -> None:
-    """6304 x 768 has 132 tiles of 192 x 192: 41.9 us for K = 3072 on an H200, and 46.4 by any other tile."""
+    """6304 x 768 has 132 tiles of 192 x 192: 41.9 us for K = 3072 on an H200, and 46.4 by the best other of the table."""
     plain = problem_of("bf16", 6304, 768, 3072)
     choice = min(legal(plain), key=lambda x: x.prediction.us).configuration
     assert (choice.tile[:2], choice.consumers) == ((192, 192), 3)
