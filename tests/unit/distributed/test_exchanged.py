@@ -23,7 +23,6 @@ from tilewright.backends.sim import Rank
 from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.bulk_groups import BulkWait
 from tilewright.instructions.ordered_access import OrderedLoad, OrderedStore
-from tilewright.instructions.proxy_fence import ProxyFence
 from tilewright.instructions.wgmma import WgmmaWait
 from tilewright.ir.effects import Scope
 from tilewright.kernels import exchanged
@@ -355,8 +354,6 @@ def test_each_synchronisation_is_needed_and_missed() -> None:
         # A ring lets a warp meet before it hands a stage back. Only products read it, and their wait is enough.
         spare = [op for _, op in places if isinstance(op, Barrier) and op.effects.together is Scope.WARP]
         del spare[0]  # the first is that of the warps that copy
-        # Of writes by other ranks the simulator demands no proxy fence.
-        spare += [op for _, op in places if isinstance(op, ProxyFence) and op.space == "global"]
         wrong = []
         for block, op in places:
             needed = not any(op is each for each in spare)
