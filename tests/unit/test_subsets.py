@@ -74,32 +74,53 @@ def test_a_worker_tells_of_a_test_once_and_of_all_that_failed(outcomes, told, mo
     assert [more["report"].when for what, more in calls if what == "report"] == told
 
 
-def test_garbage_stays_only_where_memory_is_plenty(tmp_path, monkeypatch):
-    assert memory.is_memory_short(tmp_path)  # the system does not tell
+def test_garbage_stays_only_where_memory_is_plenty(tmp_path):
+    assert memory.held_bytes(tmp_path) is None  # the system does not tell
     (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "statm").write_text("1 500 1 1 0 1 0")
+    assert memory.held_bytes(tmp_path) == 500 * memory.os.sysconf("SC_PAGE_SIZE")
 
-    def is_short(held, available, total=16):
-        (tmp_path / "self" / "statm").write_text(f"1 {(held << 30) // memory.os.sysconf('SC_PAGE_SIZE')} 1 1 0 1 0")
+    def is_short(held, available, total=16, workers=2):
         (tmp_path / "meminfo").write_text(
             f"MemTotal: {total << 20} kB\nMemAvailable: {available << 20} kB\nHugePages_Total: 0\n"
         )
-        return memory.is_memory_short(tmp_path, tmp_path / "group")
+        return memory.is_memory_short(held << 30, workers, tmp_path, tmp_path / "group")
 
     assert (is_short(1, 12), is_short(1, 7), is_short(5, 12)) == (False, True, True)
-    assert (is_short(5, 20, 24), is_short(7, 20, 24), is_short(5, 30, 32), is_short(4, 7, 8)) == (
-        False,
-        True,
-        False,
-        True,
-    )
+    assert (is_short(5, 20, 24), is_short(7, 20, 24), is_short(5, 30, 32)) == (False, True, False)
+    assert (is_short(5, 30, 32, workers=4), is_short(7, 12, 16, workers=1)) == (True, False)
     (tmp_path / "group").mkdir()
     for name, text in (("memory.max", "max\n"), ("memory.max", f"{8 << 30}\n")):
         (tmp_path / "group" / name).write_text(text)
-        assert (is_short(2, 30, 32), is_short(5, 30, 32)) == (False, text != "max\n")
+        assert (is_short(1, 30, 32), is_short(5, 30, 32)) == (False, text != "max\n")
     (tmp_path / "group" / "memory.max").unlink()
     (tmp_path / "group" / "memory").mkdir()
     (tmp_path / "group" / "memory" / "memory.limit_in_bytes").write_text(f"{8 << 30}\n")
     assert is_short(5, 30, 32)
+
+
+@pytest.mark.parametrize(
+    ("held", "short", "is_file_over", "called"),
+    [
+        (None, True, False, []),
+        (None, True, True, ["collect", "freeze"]),
+        (9 << 30, False, False, []),
+        (9 << 30, False, True, ["freeze"]),
+        (9 << 30, True, False, ["unfreeze", "collect", "freeze"]),
+    ],
+)
+def test_garbage_is_collected_behind_a_test_where_memory_is_short(held, short, is_file_over, called, monkeypatch):
+    calls = []
+    collector = {name: lambda name=name: calls.append(name) for name in ("unfreeze", "collect", "freeze")}
+    monkeypatch.setattr(memory, "gc", SimpleNamespace(**collector))
+    monkeypatch.setattr(memory, "held_bytes", lambda: held)
+    monkeypatch.setattr(memory, "is_memory_short", lambda held, workers: short)
+    garbage = memory.Garbage(2)
+    garbage.tidy(is_file_over=is_file_over)
+    assert calls == called
+    if held is not None:
+        garbage.tidy(is_file_over=False)  # no more than before: there is nothing to gain
+        assert calls == called
 
 
 def test_the_suite_keeps_its_limits_by_one_thread(request):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 import numpy as np
 
@@ -97,7 +98,7 @@ class BulkRaces:
     """The part of the race checker that follows bulk copies."""
 
     def __init__(self, checker: RaceChecker, kernel: Kernel) -> None:
-        self._checker = checker
+        self._checker: RaceChecker = proxy(checker)  # which holds this: no circle keeps a launch's notes
         self._first, self._count = numbers_of_mbarriers(kernel)
         self.count: int = self._count * checker.together.size  # of mbarriers of a block, or of a cluster
         self._reading: list[_Reading] = []

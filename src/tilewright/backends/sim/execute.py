@@ -253,14 +253,12 @@ def execute(
     def complete(machine: Machine) -> None:
         watched = OverflowWatch(kernel, machine, scalars).watching(meaning) if options.check else meaning
         program = Program(kernel, machine, scalars, watching(watched) if options.check and options.nan else watched)
-        with np.errstate(all="ignore"):
+        with watched_to_the_end(machine), np.errstate(all="ignore"):
             for first in range(0, machine.total_blocks, machine.chunk):
                 if (tell := teller.get()) is not None:
                     tell(kernel.name, first, machine.total_blocks)
                 machine.begin(first, min(machine.chunk, machine.total_blocks - first))
                 program.run()
-        for observer in machine.observers:
-            observer.end()
 
     machine, races = prepare(collector, None)
     before = None if races is None else Predecessors(kernel, machine, races.order, arrays, remembers)
@@ -304,6 +302,20 @@ def watch(kernel: Kernel, machine: Machine) -> RaceChecker:
     if any(op.effects.asynchronous is Completion.WARPGROUP for op in kernel.body.walk()):
         machine.observers += (RegisterChecker(kernel, machine),)
     return races
+
+
+@contextmanager
+def watched_to_the_end(machine: Machine) -> Iterator[None]:
+    """Tell the observers when a launch is over, and take them from the machine.
+
+    They know the machine: with it they would stay, and the notes on all its memory, until garbage is collected.
+    """
+    try:
+        yield
+        for observer in machine.observers:
+            observer.end()
+    finally:
+        machine.observers = ()
 
 
 def bind(

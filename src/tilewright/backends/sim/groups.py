@@ -152,7 +152,7 @@ class Rank:
 
 
 # Runs launches of ranks together: the ranks, by number, and what each launches.
-Perform = Callable[[Sequence[int], Sequence[RankLaunch]], None]
+Perform = Callable[[Sequence[int], Sequence[RankLaunch], Sequence[Reachable]], None]
 
 
 @dataclass
@@ -199,7 +199,8 @@ class Group:
         done: list[Rank] = []
         for kernel in free or list(groups):
             ranks = groups[kernel]
-            self.perform([rank.rank for rank in ranks], [r.request for r in ranks if isinstance(r.request, RankLaunch)])
+            launches = [rank.request for rank in ranks if isinstance(rank.request, RankLaunch)]
+            self.perform([rank.rank for rank in ranks], launches, self.symmetric)
             done += ranks
         return done
 

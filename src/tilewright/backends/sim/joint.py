@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.clusters import demand_whole_groups
 from tilewright.backends.sim.compiler import Meaning
-from tilewright.backends.sim.execute import Options, bind, current, is_wanted, watch
+from tilewright.backends.sim.execute import Options, bind, current, is_wanted, watch, watched_to_the_end
 from tilewright.backends.sim.findings import Collector
 from tilewright.backends.sim.finite import watching
 from tilewright.backends.sim.groups import Group, Rank, RankLaunch
@@ -35,8 +35,8 @@ def run_ranks(size: int, main: Callable[[Rank], Result]) -> list[Result]:
     """Call `main` with each of so many ranks, their launches simulated together; return what the calls return."""
     histories = Histories(size)
 
-    def perform(numbers: Sequence[int], launches: Sequence[RankLaunch]) -> None:
-        _Joint(numbers, launches, histories, group.symmetric).run()
+    def perform(numbers: Sequence[int], launches: Sequence[RankLaunch], known: Sequence[Reachable]) -> None:
+        _Joint(numbers, launches, histories, known).run()
 
     group = Group(size, perform, lambda kernel: bool(find_spins(kernel)), histories.meet)
     return group.run(main)
@@ -114,11 +114,9 @@ class _Joint:
             watched = OverflowWatch(self._kernel, machine, alike).watching(meaning)
             handlers = watching(watched) if options.nan else watched
         program = Program(self._kernel, machine, scalars, handlers)
-        with np.errstate(all="ignore"):
+        with watched_to_the_end(machine), np.errstate(all="ignore"):
             machine.begin(0, machine.total_blocks)
             program.run()
-        for observer in machine.observers:
-            observer.end()
 
 
 def _named(kernel: Kernel, numbers: Sequence[int], arrays: dict[Buffer, list[Array]]) -> list[Reachable]:
