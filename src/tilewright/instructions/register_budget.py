@@ -44,7 +44,8 @@ def set_registers(count: int) -> None:
     number releases registers; one above it waits until other warpgroups have released enough. All warpgroups together
     cannot have more than at the start.
 
-    Raises `LanguageError` for a number other than 24, 32, ... to 256, and where the block is not known.
+    Raises `LanguageError` for a number other than 24, 32, ... to 256, for one that the block never has left, and where
+    the block is not known.
     """
     given: object = count
     tracer = current("tw.set_registers")
@@ -63,15 +64,7 @@ def set_registers(count: int) -> None:
         )
     refuse_partial_warps(tracer, "tw.set_registers", _OF_WARPGROUP)
     x, y, z = tracer.block_shape
-    threads = x * y * z
-    first = registers_at_launch(threads)
-    if given > first and threads == _OF_WARPGROUP:
-        raise LanguageError(
-            f"tw.set_registers({given}): the one warpgroup of the block begins with {first} registers a thread, and no "
-            "other can give it more",
-            help="leave it out",
-        )
-    tracer.emit(SetRegisters(given, threads))
+    tracer.emit(SetRegisters(given, x * y * z))
 
 
 def registers_at_launch(threads: int) -> int:
@@ -144,11 +137,22 @@ class SetRegisters(Instruction):
 
 
 def share_registers(kernel: Kernel) -> None:
-    """Tell the calls of a kernel how many blocks it is compiled for: without a number ptxas takes no notice of them."""
+    """Tell the calls of a kernel how many blocks it is compiled for: without a number ptxas takes no notice of them.
+
+    Raises `LanguageError` where a call takes more registers than all other warpgroups can ever give back.
+    """
     found = [op for op in kernel.body.walk() if isinstance(op, SetRegisters)]
     kernel.min_blocks = kernel.min_blocks or int(bool(found))
     for op in found:
         op.at_once = kernel.min_blocks
+        groups = -(-op.threads // _OF_WARPGROUP)
+        if op.count > (most := op.first * groups - _LEAST * (groups - 1)):
+            raise LanguageError(
+                f"tw.set_registers({op.count}): each of the block's {groups} warpgroups begins with {op.first} "
+                f"registers a thread and keeps at least {_LEAST}, so that one can have {most}",
+                help="take fewer, or leave it out" if most > op.first else "leave it out",
+                location=op.location,
+            )
 
 
 _AT_LAUNCH, _UNKNOWN = 0, -1

@@ -144,8 +144,22 @@ def test_what_is_refused() -> None:
         roles.lower(out, 40, 232, arch="sm_90", block=256)
     with pytest.raises(tw.LanguageError, match="size of the block"):
         roles.lower(out, 40, 232, arch="sm_90a")
-    with pytest.raises(tw.LanguageError, match="begins with 255"):
+    with pytest.raises(tw.LanguageError, match=r"begins with 255 .* one can have 255\n(.*\n)*.*roles:"):
         roles[1, 128](out, 256, 256)
+
+
+@pytest.mark.parametrize(
+    ("block", "blocks", "most"), [(128, 1, 248), (128, 4, 128), (256, 2, 232), (256, 3, 136), (384, 2, 192)]
+)
+def test_what_no_other_warpgroup_can_give_is_refused(block, blocks, most):
+    """The registers of a multiprocessor, of which all other warpgroups keep 24 a thread."""
+    kernel = roles.configure(min_blocks=blocks)
+    out = np.zeros(block, np.int32)
+    lowered = kernel.lower(out, most, 24, arch="sm_90a", block=block)
+    if most < 248:
+        with pytest.raises(tw.LanguageError, match="begins with"):
+            kernel.lower(out, most + 8, 24, arch="sm_90a", block=block)
+        assert f"set_registers_inc<{most}>" in lowered.cuda.text or block == 128
 
 
 ADVICE = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to the presence of Extern calls"
