@@ -611,5 +611,5 @@ def test_an_axis_that_is_none_may_be_asked_for() -> None:
     kernel[1, 1](out := np.zeros(1, np.int32))
     assert out[0] == 5
     with pytest.raises(tw.LanguageError, match="no 'w'") as caught:
-        tw.thread_idx.w  # noqa: B018
+        tw.thread_idx.w
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), AttributeError)

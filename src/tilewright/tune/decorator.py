@@ -21,6 +21,8 @@ from tilewright.tune.space import Space
 
 def store_of(given: Store | str | os.PathLike[str] | None) -> Store | None:
     """Return the store that is meant: "default" is the one in the cache folder, None is none."""
+    kinds = (Store, str, os.PathLike, type(None))
+    instance("a tuning", "store", given, kinds, "a path, a tuning store or None")
     if given is None or isinstance(given, Store):
         return given
     return Store() if given == "default" else Store(Path(given))
