@@ -89,7 +89,7 @@ def autotune(
     imported.
 
     Raises `ArgumentError` for candidates that do not fit the function and for objects that cannot be sent,
-    `TuningError` if no candidate or the store cannot be used.
+    `TuningError` if no candidate can be used and, from `tune`, if the store cannot be: a call gives a warning then.
     """
     if (configs is None) == (space is None):
         raise ArgumentError("@tw.autotune takes configs=[...] or space=tw.Space(...), one of them")
