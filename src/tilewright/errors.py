@@ -76,6 +76,10 @@ class LanguageError(TilewrightError, TypeError):
     """A kernel uses Python that a device cannot run, or breaks a rule of the language."""
 
 
+class MissingAttributeError(LanguageError, AttributeError):
+    """A kernel names what a value of the language does not have, which `hasattr` may ask."""
+
+
 class ArgumentError(TilewrightError, TypeError, ValueError):
     """A call of a kernel or of a public function got an argument that it does not accept."""
 

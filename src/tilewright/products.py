@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any  # Any: arrays of any library
 
 from tilewright.arguments import integer, number
@@ -83,6 +84,8 @@ class Product(Matmul):
             workers = integer("tw.matmul.tune", "workers", workers, minimum=0)
         if executor is not None:
             check_executor(executor)
+        for name in options.keys() - inspect.signature(self).parameters:
+            raise ArgumentError(f"tw.matmul.tune has no argument {name!r}", help="see help(tw.matmul.tune)")
         _refuse_specs(a, b)
         explained = self.explain(a, b, **options)
         if explained.choice is None:

@@ -259,7 +259,17 @@ def gradient_by(backward: Callable[[Array], object]) -> Array:
         (lambda: tw.jax.op(shape="x", vmap="fast")(lambda x: x), "vmap of <lambda> is 'fast'"),
         (lambda: added.backward(lambda factor, grad: {}), "first the gradients of the results"),
         (lambda: jax.jit(lambda x: added(x, x, [1.0]))(normal(0, 4)), "pass tuples in place of lists"),
-        (lambda: jax.jit(lambda x: tw.jax.permute(x, (0, 0)))(normal(0, 2, 3)), "each is named once"),
+        (lambda: tw.jax.permute(normal(0, 2, 3), (0, 0)), "x has 2 modes"),
+        (
+            lambda: jax.jit(lambda x: tw.jax.permute(x, (0, 3)))(normal(0, 2, 3)),
+            r"axes are \(0, 3\), and x has 2 modes",
+        ),
+        (lambda: tw.jax.permute(normal(0, 2, 3), (-3, 1)), r"axes are \(-3, 1\), and x has 2 modes"),
+        (lambda: tw.jax.permute(normal(0, 2, 3), 0), "axes are 0, and numbers of modes are expected"),
+        (lambda: tw.jax.op(shape="x")(lambda x, *more: x), r"the parameter \*more of <lambda> has no name"),
+        (lambda: tw.jax.op(shape="x")(lambda x, **more: x), r"the parameter \*\*more of <lambda> has no name"),
+        (lambda: tw.jax.op(shape="x")(lambda x, /: x), "the parameter x of <lambda> has no name"),
+        (lambda: added(normal(0, 4), wrong=1), "added: "),
         (lambda: jax.jit(tw.jax.matmul)(normal(0, 2, 3), normal(0, 2, 3)), "have no product"),
     ],
 )

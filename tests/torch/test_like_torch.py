@@ -407,3 +407,17 @@ def test_an_operator_that_is_defined_again() -> None:
         torch.testing.assert_close(operator(x.detach()), x.detach() + 5)
         (found,) = torch.autograd.grad(operator(x).sum(), x)
         assert (found == 5).all()
+
+
+def test_tensors_around_others_are_sent_to_operators() -> None:
+    class Around(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise AssertionError
+
+    x = torch.Tensor._make_wrapper_subclass(Around, (4,), dtype=torch.float32)
+    for call in (lambda x: tw.softmax(x), lambda x: add[1, 32](torch.empty(4), x, 0.0)):
+        with pytest.raises(tw.ArgumentError, match=r"it is a Around, which has no memory(.*\n)*.*tw\.torch\.matmul"):
+            call(x)
+        with pytest.raises(tw.ArgumentError, match="no memory of its own"):
+            torch.vmap(call)(torch.ones(2, 4))

@@ -177,7 +177,7 @@ def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
     known = torch.nn.Sequential(kind())
     net, x = copy.deepcopy(known), torch.randn(3, 4)
     report, is_gated = tw.torch.patch(net), kind in (Gated, Swapped)
-    assert ("now a gated layer" in str(report)) == is_gated == ("forward" in vars(net[0]))
+    assert ("now a gated layer" in str(report)) == is_gated == (type(net[0]) is not kind)
     assert tw.torch.patch(net).swapped == () and [*net.state_dict()] == [*known.state_dict()]
     for ours in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         found, expected = (
@@ -186,11 +186,39 @@ def test_gated_layers_are_found_by_what_they_compute(kind: type[Gated]) -> None:
         pairs = [pair for pair in zip(found, expected, strict=True) if pair != (None, None)]
         assert torch.allclose(ours(x), known(x), atol=1e-6) and all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
         if is_gated:
-            assert ours[0].forward.args[0] is ours[0]
+            assert type(ours[0]) is type(net[0]) and "forward" not in vars(ours[0])
             graph = torch.export.export(ours, (x,)).graph_module.code
             assert "silu" not in graph.replace("'silu'", "") and graph.count("torch.ops.tilewright.matmul") == 3
     report.undo()
-    assert vars(net[0]).keys() == vars(known[0]).keys() and type(net[0].up_proj) is torch.nn.Linear
+    assert type(net[0]) is kind and type(net[0].up_proj) is torch.nn.Linear
+
+
+def replica(net: torch.nn.Module) -> Any:
+    """Return a copy with modules of its own, as torch.nn.DataParallel makes them: what it copies, it copies shallowly."""
+    found = net._replicate_for_data_parallel()
+    found._modules = {name: copy.deepcopy(module) for name, module in net.named_children()}
+    return found
+
+
+def shallow(net: torch.nn.Module) -> Any:
+    found = copy.copy(net)
+    found._modules = {name: copy.deepcopy(module) for name, module in net.named_children()}
+    return found
+
+
+@pytest.mark.parametrize("copied", [replica, shallow, copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net, 0))])
+def test_a_copy_of_a_gated_layer_computes_with_layers_of_its_own(copied: Any) -> None:
+    known, x = Gated(), torch.randn(3, 4)
+    net = copy.deepcopy(known)
+    report = tw.torch.patch(net)
+    ours = copied(net)
+    for module in (ours, known):
+        module.down_proj = torch.nn.Linear(6, 4, bias=False)
+        torch.nn.init.ones_(module.down_proj.weight)
+    assert torch.allclose(ours(x), known(x), atol=1e-6) and not torch.allclose(ours(x), net(x))
+    report.undo()
+    assert type(net) is Gated and type(ours) is not Gated and type(ours.up_proj) is tw.torch.nn.Linear
+    assert torch.allclose(ours(x), known(x), atol=1e-6)
 
 
 class Closed(Gated):
@@ -274,7 +302,7 @@ def test_layers_of_a_gated_layer_keep_their_hooks() -> None:
 def test_what_is_gated_in_evaluation_alone_stays_as_it_is() -> None:
     net = Training().eval()
     tw.torch.patch(net)
-    assert "forward" not in vars(net) and not net.training
+    assert type(net) is Training and not net.training
     assert net(torch.ones(1, 4)).any() and torch.equal(net.train()(torch.ones(1, 4))[0], net.down_proj.bias)
 
 
@@ -291,7 +319,7 @@ def test_a_gated_layer_that_changes_or_has_names_of_its_own() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
         net(y=x)
     report.undo()
-    assert net.gated == "kept" and "forward" not in vars(net)
+    assert net.gated == "kept" and type(net) is Named
 
 
 class Block(torch.nn.Module):

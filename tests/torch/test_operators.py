@@ -81,14 +81,18 @@ def test_what_has_no_gradient_says_so_as_torch_does() -> None:
         without_gradient(X.clone().requires_grad_()).sum().backward()
 
 
-def test_forward_derivatives_are_refused() -> None:
+@pytest.mark.parametrize("way", ["call", "overload", "compiled", "traced"])
+def test_forward_derivatives_are_refused(way: str) -> None:
     from torch.autograd import forward_ad
 
+    run = product.overload if way == "overload" else product
+    if way in ("compiled", "traced"):
+        run = torch.compile(product, backend="eager" if way == "compiled" else "aot_eager")
     with forward_ad.dual_level():
-        assert torch.equal(product(X, Y), X * Y)
+        assert torch.equal(run(X, Y), X * Y)
         for args in ((X, forward_ad.make_dual(Y, Y)), (forward_ad.make_dual(X, X), Y)):
             with pytest.raises(NotImplementedError, match="forward AD with .*::product"):
-                product(*args)
+                run(*args)
 
 
 def test_writes_in_place_to_what_was_saved_are_found() -> None:

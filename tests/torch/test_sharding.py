@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -202,6 +203,16 @@ def losses_of_parts(mesh: Any) -> None:
     assert torch.allclose(full(outside), expected, atol=1e-5)
 
 
+def a_wrong_label_of_one_rank_is_an_error_of_all(mesh: Any) -> None:
+    logits, labels = torch.randn(4, 6), torch.tensor([5, 0, 6, 2])
+    ways = ((Shard(0), Shard(0), False), (Shard(1), Shard(0), False), (Shard(1), Replicate(), True))
+    for place, of_labels, is_parallel in ways:
+        given, target = distribute_tensor(logits, mesh, [place]), distribute_tensor(labels, mesh, [of_labels])
+        with pytest.raises(IndexError, match="Target 6 is out of bounds"):
+            with loss_parallel() if is_parallel else contextlib.nullcontext():
+                tw.torch.cross_entropy(given, target)
+
+
 def torch_rings_take_the_operator(mesh: Any) -> None:
     """The ring that torch's context_parallel runs takes any attention: with ours, each rank has the tokens of its part."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring  # it has no public name
@@ -256,6 +267,7 @@ def two_ranks(folder: Path) -> None:
     devices_drop_the_same(mesh)
     gradients_of_attention(mesh)
     losses_of_parts(mesh)
+    a_wrong_label_of_one_rank_is_an_error_of_all(mesh)
     torch_rings_take_the_operator(mesh)
     alone = init_device_mesh("cpu", (2, 1), mesh_dim_names=("others", "alone"))["alone"]
     compare(alone, PLAN, torch.randn(2, 4, 8), 6, patch_first=True)  # parts as large as before: kernels are known

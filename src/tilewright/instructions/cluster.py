@@ -19,7 +19,7 @@ from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.sim.agents import Agent, Pause, Scheduler, Waiting
 from tilewright.backends.sim.values import Array, Frame, Lanes
 from tilewright.dtypes import int32
-from tilewright.errors import InternalError, LanguageError
+from tilewright.errors import InternalError, LanguageError, MissingAttributeError
 from tilewright.ir.effects import Effects, Order, Waits, attribute
 from tilewright.ir.facts import Facts
 from tilewright.ir.instruction import Instruction
@@ -70,7 +70,7 @@ class ClusterIndex:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise LanguageError(f"tw.{self._name} has no {name!r}", help="its axes are x, y and z")
+        raise MissingAttributeError(f"tw.{self._name} has no {name!r}", help="its axes are x, y and z")
 
     def __repr__(self) -> str:
         return f"tw.{self._name}"

@@ -28,6 +28,12 @@ class Operator:
     def __init__(self, function: Callable[..., Any], shape: str | Sequence[str] | Callable[..., Shapes], vmap: str):
         self.function = function
         parameters = inspect.signature(function).parameters
+        for parameter in parameters.values():
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise ArgumentError(
+                    f"the parameter {parameter} of {function.__name__} has no name in a call",
+                    help="give the operator ordinary parameters; a function around it may have others",
+                )
         self._is_given_results = "out" in parameters
         self._signature = inspect.Signature([p for name, p in parameters.items() if name != "out"])
         self._shape = shape if callable(shape) else self._like((shape,) if isinstance(shape, str) else tuple(shape))
@@ -74,7 +80,10 @@ class Operator:
 
     @hiding_frames
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        bound = self._signature.bind(*args, **keywords)
+        try:
+            bound = self._signature.bind(*args, **keywords)
+        except TypeError as error:
+            raise ArgumentError(f"{self.function.__name__}: {error}") from None
         bound.apply_defaults()
         arrays = {name: x for name, x in bound.arguments.items() if isinstance(x, (jax.Array, np.ndarray))}
         for name, x in arrays.items():

@@ -11,6 +11,7 @@ import jax
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.jax.operators import op
+from tilewright.kernels.permute import order_of
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.views import view
 
@@ -161,8 +162,7 @@ def _permute(x: Array, axes: tuple[int, ...]) -> Array:
 
 @_permute.backward
 def _permute_backward(grad: Array, axes: tuple[int, ...]) -> dict[str, Array]:
-    order = [axis % len(axes) for axis in axes]
-    return {"x": _permute(grad, tuple(sorted(range(len(order)), key=order.__getitem__)))}
+    return {"x": _permute(grad, tuple(sorted(range(len(axes)), key=axes.__getitem__)))}
 
 
 def permute(x: Array, axes: Sequence[int]) -> Array:
@@ -172,9 +172,7 @@ def permute(x: Array, axes: Sequence[int]) -> Array:
     >>> jax.jit(lambda x: tw.jax.permute(x, (1, 0)))(jax.numpy.ones((2, 3))).shape
     (3, 2)
     """
-    if sorted(axis % max(x.ndim, 1) for axis in axes) != list(range(x.ndim)):
-        raise ArgumentError(f"axes are {tuple(axes)}, and the array has {x.ndim} modes; each is named once")
-    return _permute(x, tuple(int(axis) for axis in axes))
+    return _permute(x, order_of(axes, x.ndim))
 
 
 @op(shape="x")

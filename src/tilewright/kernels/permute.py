@@ -149,7 +149,7 @@ def permute(x: Any, axes: Sequence[int], *, out: Any = None) -> Any:
     Raises `ArgumentError` unless `axes` names each mode of `x` once, and for an `out` that does not fit.
     """
     source = read("permute", "x", x, (*ALL, *FLOAT8))
-    order = _order(axes, len(source.shape))
+    order = order_of(axes, len(source.shape))
     shape = tuple(source.shape[n] for n in order)
     target = result("permute", out, source, shape, source.dtype, types=(source.dtype,), reads=(source,))
     if 0 not in shape:
@@ -276,7 +276,7 @@ def _copy_rows(move: Move, y: View, x: View) -> None:
     launcher(copy_rows, -(-rows // beside) * -(-columns // held), (threads, beside))(y, x, tiles, held)
 
 
-def _order(axes: Any, rank: int) -> Shape:
+def order_of(axes: Any, rank: int) -> Shape:
     """Return axes counted from the front."""
     try:
         given = tuple(int(n.__index__()) for n in axes)

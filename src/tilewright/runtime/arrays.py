@@ -335,12 +335,18 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
         raise ArgumentError(f"it is on the device {tensor.device}", help="move it to the CPU or to a CUDA device")
     try:
         pointer, strides = tensor.data_ptr(), tuple(tensor.stride())
+        if pointer < LOW_ADDRESSES and not tensor.untyped_storage().data_ptr():
+            pointer = 0
     except RuntimeError:
+        if str(tensor.layout) == "torch.strided":
+            raise ArgumentError(
+                f"it is a {type(tensor).__name__}, which has no memory of its own",
+                help="operators of tw.torch, such as tw.torch.matmul, take DTensors and work under torch.func; "
+                "a kernel takes the tensor inside: x.to_local()",
+            ) from None
         raise ArgumentError(f"it is a tensor of layout {tensor.layout}, which has no strides and no pointer") from None
     if tensor.is_neg():
         raise ArgumentError("its memory has its numbers with the other sign", help="pass tensor.resolve_neg()")
-    if pointer < LOW_ADDRESSES and not tensor.untyped_storage().data_ptr():
-        pointer = 0
     return ArrayInfo(
         pointer=pointer,
         shape=tuple(tensor.shape),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import cache
 from typing import Any  # Any: nodes of graphs
 
 import torch
@@ -12,18 +13,41 @@ from tilewright.torch import nn
 from tilewright.torch.products import matmul
 
 
-def is_gated(module: torch.nn.Module) -> bool:
-    """Return whether a module has got `gated_forward`."""
-    return getattr(vars(module).get("forward"), "func", None) is gated_forward
+@cache
+def gated_class(kind: Any, layers: tuple[str, ...]) -> Any:
+    """Return a class of modules that compute as those of `kind` do, by `gated_forward` with layers of these names.
+
+    A class, and no function of one module: what copies a module shares or copies its attributes, and sees none of them.
+    """
+
+    def forward(self: Any, *args: Any, **keywords: Any) -> Any:
+        return gated_forward(kind, layers, self, *args, **keywords)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        function, args, *rest = kind.__reduce_ex__(self, protocol)
+        if found not in args:  # of a class that was made of this one
+            return function, args, *rest
+        return _rebuilt, (kind, layers, function, *[kind if x is found else x for x in args]), *rest
+
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    found = type(kind)(kind.__name__, (kind,), {**names, "forward": forward, "__reduce_ex__": reduce})
+    return found
 
 
-def gated_forward(module: torch.nn.Module, layers: tuple[str, ...], *args: Any, **keywords: Any) -> torch.Tensor:
+def _rebuilt(kind: Any, layers: tuple[str, ...], function: Any, *args: Any) -> Any:
+    """Return a copy of a gated layer, or what was pickled, that its attributes will follow."""
+    module = function(*args)
+    module.__class__ = gated_class(kind, layers)
+    return module
+
+
+def gated_forward(kind: Any, layers: tuple[str, ...], module: Any, *args: Any, **keywords: Any) -> torch.Tensor:
     """Compute down(silu(gate(x)) * up(x)), of layers with these names, with silu * up behind the product."""
     gate, up, down, *others = (module.get_submodule(name) for name in layers)
     is_same = type(up) is nn.Linear and all(type(m) is torch.nn.SiLU for m in others)
     hooks = torch.nn.modules.module._has_any_global_hook() or any(map(_has_hooks, (up, *others)))
     if not is_same or hooks or keywords or len(args) != 1:
-        found: torch.Tensor = type(module).forward(module, *args, **keywords)  # up would not be called
+        found: torch.Tensor = kind.forward(module, *args, **keywords)  # up would not be called
     else:
         found = down(matmul(args[0], up.weight.t(), bias=up.bias, epilogue="swiglu", gate=gate(args[0])))
     return found

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast  # Any: inputs of operators, and torch's contexts
 
 import torch
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_leaves
 
 from tilewright.errors import ArgumentError
 from tilewright.torch.sharding import all_dtensors
@@ -124,6 +126,19 @@ class Backward:
 def autograd_function(name: str, parts: Mapping[str, Callable[..., Any]]) -> Any:
     """Return a `torch.autograd.Function`."""
     return type(name, (torch.autograd.Function,), {part: staticmethod(function) for part, function in parts.items()})
+
+
+def without_tangents(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what the dispatcher calls for gradients, with an error for tangents: torch would drop them."""
+
+    def run(keys: Any, *args: Any, **keywords: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            for x in tree_leaves((args, keywords)):
+                if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+                    raise NotImplementedError(f"Trying to use forward AD with {name} that does not support it")
+        return function(keys, *args, **keywords)
+
+    return run
 
 
 class Transformed:

@@ -160,16 +160,16 @@ def cross_entropy(
         classes = input.shape[min(input.ndim - 1, 1)] if input.ndim else 0
         if tuple(weight.shape) != (classes,):
             raise ArgumentError(f"weight has the shape {tuple(weight.shape)}, and there are {classes} classes")
+    logits = input.movedim(1, -1) if input.ndim > 2 else input
+    if target.shape != logits.shape[:-1]:
+        raise ArgumentError(f"target has the shape {tuple(target.shape)}, and input {tuple(input.shape)}")
+    if not torch.compiler.is_compiling():
+        _check_labels(target, logits.shape[-1], ignore_index)
     if is_dtensor(input) and _is_divided_by_torch(input):
         found: torch.Tensor = torch.nn.functional.cross_entropy(
             input, target, weight, None, ignore_index, None, reduction, label_smoothing
         )
         return found
-    logits = input.movedim(1, -1) if input.ndim > 2 else input
-    if target.shape != logits.shape[:-1]:
-        raise ArgumentError(f"target has the shape {tuple(target.shape)}, and input {tuple(input.shape)}")
-    if not torch.compiler.is_compiling():
-        _check_labels(target.to_local() if is_dtensor(target) else target, logits.shape[-1], ignore_index)
     losses, _, _ = cross_entropy_operator(logits, target, ignore_index, label_smoothing)
     device = input.device.type
     kind = losses.dtype if device != "meta" and torch.is_autocast_enabled(device) else input.dtype
@@ -193,11 +193,16 @@ def _is_divided_by_torch(input: Any) -> bool:
 
 
 def _check_labels(target: torch.Tensor, classes: int, ignore_index: int) -> None:
-    """Raise torch's error for labels that are not classes, where looking at them waits for nothing."""
-    if target.device.type != "cpu" or torch._C._functorch.is_batchedtensor(target) or target.numel() == 0:
+    """Raise torch's error for labels that are not classes, where looking at them waits for nothing.
+
+    Every rank looks at all labels of a DTensor: if one rank alone raised, the others would wait for it.
+    """
+    local: Any = target.to_local() if is_dtensor(target) else target
+    if local.device.type != "cpu" or torch._C._functorch.is_batchedtensor(local):
         return
-    if isinstance(target, torch._subclasses.FakeTensor):
+    if isinstance(local, torch._subclasses.FakeTensor):
         return
-    wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
+    labels: torch.Tensor = target.full_tensor() if is_dtensor(target) else target
+    wrong = labels[(labels != ignore_index) & ((labels < 0) | (labels >= classes))]
     if wrong.numel():
         raise IndexError(f"Target {int(wrong[0])} is out of bounds.")

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of operators, of any type that a schema has
 
 import torch
-from torch.autograd import forward_ad
+from torch._library.autograd import make_autograd_impl
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tilewright.errors import ArgumentError
 from tilewright.frames import warn_at
 from tilewright.torch import repeats, sharding
 from tilewright.torch.eager import AT_ONCE, WITH_GRADIENTS, Inputs, is_plain_thread, shares_memory, without_views
-from tilewright.torch.gradients import Backward, Transformed, autograd_function, check_names
+from tilewright.torch.gradients import Backward, Transformed, autograd_function, check_names, without_tangents
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,6 +97,9 @@ class Operator(Generic[P, R]):
             self._definition.register_vmap(self._vmap)
         if not self._is_mutable and not self._is_list:  # else left to torch, whose functions return only tuples
             self._set_function(functools.partial(_no_gradient, name), lambda ctx, inputs, output: None)
+        refuse = without_tangents(name, make_autograd_impl(self.overload, self._definition))
+        for device in _DEVICES:
+            self._definition._lib.impl(name, refuse, f"Autograd{device.upper()}", with_keyset=True)
         if autocast is not None:
             _register_autocast(self, autocast)
         earlier = _latest.get(name)
@@ -128,10 +131,6 @@ class Operator(Generic[P, R]):
             return cast("R", function(*self._named_inputs(args, keywords).values()))
         if self._is_mutable and torch.is_grad_enabled():
             self._refuse_gradients((*args, *keywords.values()))
-        if forward_ad._current_level >= 0:  # torch would drop tangents
-            for x in tree_leaves((args, keywords)):
-                if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
-                    raise NotImplementedError(f"Trying to use forward AD with {self.name} that does not support it")
         return cast("R", self.overload(*args, **keywords))
 
     def __reduce__(self) -> str:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from io import StringIO
 from typing import Any  # Any: plain data, and classes of modules
 
@@ -57,11 +56,11 @@ class PatchReport:
     """
 
     rows: tuple[PatchRow, ...]
-    _changed: tuple[tuple[torch.nn.Module, Any], ...] = field(default=(), repr=False, compare=False)
+    _changed: tuple[tuple[torch.nn.Module, Any, Any], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def swapped(self) -> tuple[PatchRow, ...]:
-        """The modules whose class or `forward` changed."""
+        """The modules whose class changed."""
         return tuple(row for row in self.rows if row.after is not None)
 
     @property
@@ -70,7 +69,7 @@ class PatchReport:
         return tuple(row for row in self.rows if row.after is None)
 
     def undo(self) -> None:
-        """Give the modules their classes and functions back; those that changed since keep theirs.
+        """Give the modules their classes back; those that changed since, and copies, keep theirs.
 
         >>> import torch, tilewright as tw
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4))
@@ -79,11 +78,9 @@ class PatchReport:
         >>> type(model[0])
         <class 'torch.nn.modules.linear.Linear'>
         """
-        for module, before in self._changed:
-            if type(module) is MODULES.get(before):
+        for module, before, after in self._changed:
+            if type(module) is after:
                 module.__class__ = before
-            elif gated.is_gated(module):
-                del module.forward
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -139,8 +136,8 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
     has names of modules, or patterns such as "layers.*.head".
 
     A module that computes down(silu(gate(x)) * up(x)) with three linear layers of its own, as the models of Llama's
-    kind have it, gets another `forward`: silu and the multiplication follow in the product of `up`, or are one kernel
-    where a gradient is required, and so are their gradients. It stays if its code names anything else.
+    kind have it, gets a class with another `forward`: silu and the multiplication follow in the product of `up`, or are
+    one kernel where a gradient is required, and so are their gradients. It stays if its code names anything else.
 
     CPU tensors then run in the simulator, which is for tests and slow.
 
@@ -149,25 +146,29 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}, and tw.torch.patch takes a torch.nn.Module")
     patterns = (skip,) if isinstance(skip, str) else tuple(skip)
-    rows, changed = [], []
+    rows: list[PatchRow] = []
+    changed: list[tuple[torch.nn.Module, Any, Any]] = []
     for name, module in model.named_modules():
+        before: Any = type(module)
         is_skipped = any(fnmatchcase(name, p) for p in patterns)
         layers = None if is_skipped else gated.gated_layers(module)
         if layers is not None:
-            module.forward = partial(gated.gated_forward, module, layers)
-            changed.append((module, type(module)))
-            rows.append(PatchRow(name, _shown(type(module)), "a gated layer", None))
+            _change(module, gated.gated_class(before, layers), changed)
+            rows.append(PatchRow(name, _shown(before), "a gated layer", None))
             continue
         has_own = next(module.parameters(recurse=False), None) is not None
         if not has_own and next(module.children(), None) is not None:
             continue
-        before = type(module)
         reason = "skip names it" if is_skipped else _reason(module)
         if reason is None:
-            module.__class__ = MODULES[before]
-            changed.append((module, before))
+            _change(module, MODULES[before], changed)
         rows.append(PatchRow(name, _shown(before), None if reason else _shown(MODULES[before]), reason))
     return PatchReport(tuple(rows), tuple(changed))
+
+
+def _change(module: torch.nn.Module, after: Any, changed: list[tuple[torch.nn.Module, Any, Any]]) -> None:
+    changed.append((module, type(module), after))
+    module.__class__ = after
 
 
 def _reason(module: torch.nn.Module) -> str | None:

@@ -19,7 +19,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import int32
-from tilewright.errors import LanguageError
+from tilewright.errors import LanguageError, MissingAttributeError
 from tilewright.frames import hiding_frames
 from tilewright.ir.core import Value
 from tilewright.ir.effects import WARPS_OF, Scope
@@ -76,7 +76,7 @@ class Index3:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise LanguageError(f"tw.{self._group} has no {name!r}", help="its axes are x, y and z")
+        raise MissingAttributeError(f"tw.{self._group} has no {name!r}", help="its axes are x, y and z")
 
     @hiding_frames
     def __index__(self) -> int:

@@ -12,8 +12,8 @@ from typing import Any
 from tilewright import notebook
 from tilewright.bench.device import Gpu
 from tilewright.bench.machine import driver_release
-from tilewright.errors import ArgumentError, CompileError, LanguageError, TilewrightError
-from tilewright.frames import hide_frames, hiding_frames
+from tilewright.errors import ArgumentError, CompileError, LanguageError, TilewrightError, TuningError
+from tilewright.frames import hide_frames, hiding_frames, warn_at
 from tilewright.launch import Kernel
 from tilewright.pickling import ByName
 from tilewright.runtime import driver
@@ -150,7 +150,7 @@ class Autotuned(ByName):
         if config is None:
             if is_simulated(arrays_of(meta)):
                 return self._first_working(index, meta, grid, block)
-            config = self._best[index] = self._search(meta, grid, block, force=False).best
+            config = self._best[index] = self._search(meta, grid, block, is_asked=False).best
         return self._launch(config, meta, grid, block)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -187,19 +187,31 @@ class Autotuned(ByName):
         return plan, call.key, tuple(meta[n] if start is None else (layouts[start] or ())[:1] for n, start in places)
 
     def _search(
-        self, meta: dict[str, Any], grid: Extent, block: Extent, force: bool, executor: Executor | None = None
+        self,
+        meta: dict[str, Any],
+        grid: Extent,
+        block: Extent,
+        force: bool = False,
+        executor: Executor | None = None,
+        *,
+        is_asked: bool = True,
     ) -> Tuning:
+        """Find the best config. A store that cannot be used ends only a tuning that was asked for."""
         arrays = arrays_of(meta)
         simulated = is_simulated(arrays)
-        if not simulated and not force:
-            stored = self._stored(meta)
-            if stored is not None:
-                return stored
         settings = self.settings
-        place = None
-        if not simulated and settings.store is not None:
-            place = self._place(meta)
-            settings.store.check_writable()
+        store = None if simulated else settings.store
+        if store is not None:
+            try:
+                stored = None if force else self._stored(meta)
+                if stored is not None:
+                    return stored
+                store.check_writable()
+            except TuningError as error:
+                if is_asked:
+                    raise
+                warn_at(f"{error.summary}; what {self.__name__} finds is kept in this process only")
+                store = None
         reference = settings.reference
         call = Call(
             name=self.__name__,
@@ -219,9 +231,11 @@ class Autotuned(ByName):
             if tuner.trials:
                 print(as_text(trials_table(tuple(tuner.trials.values()), None)), file=sys.stderr)
             raise
-        if place is not None and settings.store is not None and found.milliseconds is not None:
+        if store is not None and found.milliseconds is not None:
             trials = found.as_json()["trials"]
-            settings.store.keep(place, Winner(str(found.best), found.milliseconds), name=self.__name__, trials=trials)
+            store.keep(
+                self._place(meta), Winner(str(found.best), found.milliseconds), name=self.__name__, trials=trials
+            )
         return found
 
     def _tuner(

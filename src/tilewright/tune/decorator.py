@@ -21,6 +21,8 @@ from tilewright.tune.space import Space
 
 def store_of(given: Store | str | os.PathLike[str] | None) -> Store | None:
     """Return the store that is meant: "default" is the one in the cache folder, None is none."""
+    kinds = (Store, str, os.PathLike, type(None))
+    instance("a tuning", "store", given, kinds, "a path, a tuning store or None")
     if given is None or isinstance(given, Store):
         return given
     return Store() if given == "default" else Store(Path(given))
@@ -87,7 +89,7 @@ def autotune(
     imported.
 
     Raises `ArgumentError` for candidates that do not fit the function and for objects that cannot be sent,
-    `TuningError` if no candidate or the store cannot be used.
+    `TuningError` if no candidate can be used and, from `tune`, if the store cannot be: a call gives a warning then.
     """
     if (configs is None) == (space is None):
         raise ArgumentError("@tw.autotune takes configs=[...] or space=tw.Space(...), one of them")

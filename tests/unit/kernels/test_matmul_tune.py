@@ -142,6 +142,8 @@ def test_no_candidate_that_can_be_used_is_an_error(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"wrong": 1}, "tw.matmul.tune has no argument 'wrong'"),
+        ({"arch": "sm_90a"}, "tw.matmul.tune has no argument 'arch'"),
         ({"most": 0}, "most"),
         ({"budget": -1}, "budget"),
         ({"tolerance": "low"}, "tolerance"),

@@ -73,6 +73,10 @@ Parameter: Any = type("Parameter", (Tensor,), {"__module__": "torch.nn"})
 class SparseTensor(Tensor):
     """A tensor without strides."""
 
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape)
+        self.layout = "torch.sparse_coo"
+
     def stride(self) -> tuple[int, ...]:
         raise RuntimeError("Cannot access strides of a sparse tensor")
 

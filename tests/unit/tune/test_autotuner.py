@@ -131,6 +131,8 @@ def test_refusals() -> None:
         tw.autotune(configs=CONFIGS, key=["n"])(fill_blocks)
     with pytest.raises(tw.ArgumentError, match="goes above @tw.kernel or on a function, got int"):
         tw.autotune(configs=CONFIGS)(3)
+    with pytest.raises(tw.ArgumentError, match="store is a path, a tuning store or None, got int 3"):
+        tw.autotune(configs=CONFIGS, store=3)
     with pytest.raises(tw.ArgumentError, match=r"takes \*operands, and a tuned function has a name for each"):
         tw.autotune(configs=[tw.Config()])(lambda dst, *operands: None)
     tuned = tw.autotune(configs=CONFIGS)(fill_blocks)

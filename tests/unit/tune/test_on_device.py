@@ -5,6 +5,7 @@ NVRTC compiles for real, and the store and the cache are files; only what the de
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,13 +126,26 @@ def test_a_candidate_that_brings_the_device_down_is_named(device: Filler) -> Non
 
 
 def test_a_store_that_cannot_be_used_is_told_before_anything_runs(device: Filler, tmp_path: Path) -> None:
+    """A tuning that was asked for ends there; a call, for which nobody waits, tunes for its process alone."""
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(b"nothing like a database " * 100)
     (tmp_path / "file").write_text("")
-    for path, message in ((damaged, "is damaged"), (tmp_path / "file" / "t.sqlite", "cannot be written")):
+    newer, dst = tmp_path / "newer.sqlite", array()
+    connection = sqlite3.connect(newer)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    ways = ((damaged, "is damaged"), (tmp_path / "file" / "t.sqlite", "cannot be written"), (newer, "has version 99"))
+    for path, message in ways:
+        before = path.read_bytes() if path.is_file() else None
+        device.launches.clear()
         with pytest.raises(tw.TuningError, match=message):
-            tuned(store=path)[blocks, None](array(), 3.0)
-    assert device.launches == []
+            tuned(store=path).tune(dst, 3.0, grid=blocks)
+        assert device.launches == []
+        call = tuned(store=path)
+        with pytest.warns(tw.TilewrightWarning, match=f"{message}.*; what fill_with finds is kept in this process"):
+            call[blocks, None](dst, 3.0)
+        assert len(device.launches) > 4 and device.launches[-1][0][0] == SIZE // THREADS // 8
+        assert (path.read_bytes() if path.is_file() else None) == before
 
 
 def test_what_was_launched_is_seen_with_its_resources(device: Filler) -> None:
