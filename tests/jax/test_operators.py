@@ -16,6 +16,8 @@ import tilewright as tw
 from tilewright.errors import ArgumentError
 
 jax = pytest.importorskip("jax")
+from tilewright.jax import foreign  # noqa: E402
+
 jnp = jax.numpy
 Array = Any
 
@@ -241,6 +243,17 @@ def test_arguments_that_are_equal_and_not_the_same() -> None:
 
     for number in (1, 1.0, True, 0.0, -0.0, (1, 2), (1, 2.0)):
         assert described(jnp.ones(1, np.float32), number).item() == sum(map(ord, str(number)))
+
+
+def test_programs_that_another_process_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They call what they called there, or say that this process does not know it; here the other is one before."""
+    x = normal(0, 3, 3)
+    program = jax.jit(lambda x: tw.jax.permute(x, (1, 0))).lower(x).compile()
+    near(program(x), x.T)
+    monkeypatch.setattr(foreign, "_known", type(foreign._known)())
+    near(tw.jax.op(shape="x")(lambda x: -x)(x), -x)  # the first one that is known now
+    with pytest.raises(ValueError, match=r"_permute\('x',\).*\(1, 0\).* has not been called in this process"):
+        program(x)
 
 
 def gradient_by(backward: Callable[[Array], object]) -> Array:

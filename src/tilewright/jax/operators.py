@@ -109,7 +109,8 @@ class Operator:
             shapes = jax.tree.map(lambda x: _struct(x, varies), found)
             if not labels:
                 count = len(jax.tree.leaves(shapes)) if self._is_given_results else 0
-                labels.append(foreign.known(run, self.function.__name__, count))
+                label = f"{self.function.__module__}.{self.function.__qualname__}{key[0]}{key[2]}"
+                labels.append(foreign.known(run, label, count))
             return foreign.call(labels[0], shapes, self._vmap, [_varying(x, varies) for x in arrays])
 
         if self._backward is None:
