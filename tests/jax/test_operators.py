@@ -236,6 +236,11 @@ def test_an_operator_of_ones_own() -> None:
         jax.grad(lambda x: counted(x)[0].sum())(x)
 
 
+def test_arrays_of_numpy_have_the_types_that_jax_gives_them() -> None:
+    assert counted(np.ones(3))[0].dtype == np.float32 and counted(np.arange(3))[0].dtype == np.int32
+    near(tw.jax.rms_norm(np.ones((2, 4))), jnp.ones((2, 4)), 1e-5)
+
+
 def test_arguments_that_are_equal_and_not_the_same() -> None:
     @tw.jax.op(shape="x")
     def described(x, number):
@@ -273,6 +278,7 @@ def gradient_by(backward: Callable[[Array], object]) -> Array:
         (lambda: added.backward(lambda factor, grad: {}), "first the gradients of the results"),
         (lambda: jax.jit(lambda x: added(x, x, [1.0]))(normal(0, 4)), "pass tuples in place of lists"),
         (lambda: jax.jit(lambda x: tw.jax.permute(x, (0, 0)))(normal(0, 2, 3)), "each is named once"),
+        (lambda: tw.jax.permute(normal(0, 2, 3), (0, 3)), "each is named once"),
         (lambda: jax.jit(tw.jax.matmul)(normal(0, 2, 3), normal(0, 2, 3)), "have no product"),
     ],
 )

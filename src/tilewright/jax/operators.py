@@ -78,7 +78,9 @@ class Operator:
         bound.apply_defaults()
         arrays = {name: x for name, x in bound.arguments.items() if isinstance(x, (jax.Array, np.ndarray))}
         for name, x in arrays.items():
-            if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_deleted():
+            if isinstance(x, np.ndarray):
+                arrays[name] = jax.numpy.asarray(x)  # of 32 bits in place of 64, unless these are enabled
+            elif not isinstance(x, jax.core.Tracer) and x.is_deleted():
                 describe(x, name)  # says so
         others = tuple((name, x) for name, x in bound.arguments.items() if name not in arrays)
         try:

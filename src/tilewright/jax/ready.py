@@ -110,7 +110,7 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-6) -> Arr
     >>> jax.jit(lambda x: tw.jax.rms_norm(x, eps=0.0))(jax.numpy.array([[4.0, 0.0, 0.0, 0.0]])).tolist()
     [[2.0, 0.0, 0.0, 0.0]]
     """
-    return _rms_norm(x, jnp.ones(x.shape[-1:], x.dtype) if weight is None else weight, float(eps))[0]
+    return _rms_norm(x, jnp.ones_like(x, shape=x.shape[-1:]) if weight is None else weight, float(eps))[0]
 
 
 def _layer_shapes(x: Array, weight: Array, bias: Array, eps: float) -> Any:
@@ -142,7 +142,7 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
     >>> jax.jit(lambda x: tw.jax.layer_norm(x, eps=0.0))(jax.numpy.array([[1.0, 3.0]])).tolist()
     [[-1.0, 1.0]]
     """
-    ones = jnp.ones(x.shape[-1:], x.dtype)
+    ones = jnp.ones_like(x, shape=x.shape[-1:])
     weight, bias = ones if weight is None else weight, 0 * ones if bias is None else bias
     return _layer_norm(x, weight, bias, float(eps))[0]
 
@@ -172,7 +172,7 @@ def permute(x: Array, axes: Sequence[int]) -> Array:
     >>> jax.jit(lambda x: tw.jax.permute(x, (1, 0)))(jax.numpy.ones((2, 3))).shape
     (3, 2)
     """
-    if sorted(axis % max(x.ndim, 1) for axis in axes) != list(range(x.ndim)):
+    if sorted(axis + x.ndim if axis < 0 else axis for axis in axes) != list(range(x.ndim)):
         raise ArgumentError(f"axes are {tuple(axes)}, and the array has {x.ndim} modes; each is named once")
     return _permute(x, tuple(int(axis) for axis in axes))
 
