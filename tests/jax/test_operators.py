@@ -152,6 +152,17 @@ def test_types_of_16_bits_and_empty_arrays() -> None:
     assert jax.jit(tw.jax.matmul)(jnp.zeros((2, 0)), jnp.zeros((0, 3))).tolist() == [[0, 0, 0]] * 2
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2"])
+def test_products_of_8_bits(dtype: str) -> None:
+    x = (jnp.arange(16).reshape(4, 4) % 5).astype(dtype)
+    found = jax.jit(tw.jax.matmul)(x, x)
+    assert found.dtype == tw.matmul(x, x).dtype
+    near(found.astype(np.float32), x.astype(np.float32) @ x.astype(np.float32))
+    if dtype.startswith("float"):
+        with pytest.raises(ArgumentError, match="have no gradient"):
+            jax.grad(lambda x: tw.jax.matmul(x, x).astype(np.float32).sum())(x)
+
+
 def test_a_model_learns() -> None:
     """Two layers and attention, by gradients through jit: the losses of jax.numpy's own functions."""
     weights = {name: 0.3 * normal(n, 8, 8) for n, name in enumerate(("q", "k", "v", "out"))} | {"norm": jnp.ones(8)}

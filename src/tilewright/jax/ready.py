@@ -282,7 +282,9 @@ def attention(
 
 def _product(a: Array, b: Array, precision: str | None, turned: tuple[bool, bool]) -> Any:
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return _struct(a, (*batch, a.shape[-1 if turned[0] else -2], b.shape[-2 if turned[1] else -1]))
+    is_short, is_whole = a.dtype.itemsize == 1, jnp.issubdtype(a.dtype, jnp.integer)
+    kind = None if not is_short else jnp.int32 if is_whole else jnp.bfloat16
+    return _struct(a, (*batch, a.shape[-1 if turned[0] else -2], b.shape[-2 if turned[1] else -1]), kind)
 
 
 @op(shape=_product)
@@ -305,6 +307,10 @@ def _transposed(x: Array) -> Array:
 def _matmul_backward(
     grad: Array, a: Array, b: Array, precision: str | None, turned: tuple[bool, bool]
 ) -> dict[str, Array]:
+    if a.dtype.itemsize == 1:
+        raise ArgumentError(
+            f"a is {a.dtype}, and products of 8-bit numbers have no gradient", help="convert them first"
+        )
     # of C = A B it is dA = dC B^T and dB = A^T dC, and of transposes theirs
     first, second = turned
     left = (b, grad, precision, (second, True)) if first else (grad, b, precision, (False, not second))
@@ -322,7 +328,7 @@ def _summed(gradient: Array, x: Array) -> Array:
 
 
 def matmul(a: Array, b: Array, *, precision: str | None = None) -> Array:
-    """Return a @ b for floats, with gradients; shapes, types and `precision` are those of `tw.matmul`.
+    """Return a @ b, with gradients; shapes, types and `precision` are those of `tw.matmul`. Types of 8 bits have none.
 
     >>> import jax, tilewright as tw
     >>> a, b = jax.numpy.ones((1, 2)), jax.numpy.ones((2, 3))
