@@ -56,20 +56,20 @@ def one_launch(x, out):
     copy[tw.ceil_div(x.size, 256), 256](out.reshape(-1), x.reshape(-1))
 
 
-def call_of(function: Callable[..., Any], x: Any) -> int:
-    """Return the number by which XLA knows the function of an operator that was traced with an array."""
+def call_of(function: Callable[..., Any], x: Any) -> bytes:
+    """Return the name by which XLA knows the function of an operator that was traced with an array."""
     jax.make_jaxpr(function)(x)
-    return len(foreign._known) - 1
+    return next(reversed(foreign._known))
 
 
 class Frame:
     """A frame as XLA makes it, for one argument and one result of its shape."""
 
-    def __init__(self, number: int, x: Any, out: Any, library: Any) -> None:
+    def __init__(self, label: bytes, x: Any, out: Any, library: Any) -> None:
         self._kept: list[Any] = [x, out, library]
         api = foreign._Api(stream_get=ctypes.cast(library.stream_get, ctypes.c_void_p).value)
         self._kept.append(api)
-        names, texts = (self._words(self._span(text)) for text in (b"call", b"timed#%d" % number))
+        names, texts = (self._words(self._span(text)) for text in (b"call", label))
         head = (0, 0, ctypes.addressof(api), 0, foreign._EXECUTE)
         attributes = (0, 0, 1, self._words(STRING), names, texts)
         self.address: int = self._words(*head, *self._buffer(x), *self._buffer(out), *attributes)

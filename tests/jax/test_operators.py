@@ -16,6 +16,8 @@ import tilewright as tw
 from tilewright.errors import ArgumentError
 
 jax = pytest.importorskip("jax")
+from tilewright.jax import foreign  # noqa: E402
+
 jnp = jax.numpy
 Array = Any
 
@@ -150,6 +152,17 @@ def test_types_of_16_bits_and_empty_arrays() -> None:
     assert jax.jit(tw.jax.matmul)(jnp.zeros((2, 0)), jnp.zeros((0, 3))).tolist() == [[0, 0, 0]] * 2
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2"])
+def test_products_of_8_bits(dtype: str) -> None:
+    x = (jnp.arange(16).reshape(4, 4) % 5).astype(dtype)
+    found = jax.jit(tw.jax.matmul)(x, x)
+    assert found.dtype == tw.matmul(x, x).dtype
+    near(found.astype(np.float32), x.astype(np.float32) @ x.astype(np.float32))
+    if dtype.startswith("float"):
+        with pytest.raises(ArgumentError, match="have no gradient"):
+            jax.grad(lambda x: tw.jax.matmul(x, x).astype(np.float32).sum())(x)
+
+
 def test_a_model_learns() -> None:
     """Two layers and attention, by gradients through jit: the losses of jax.numpy's own functions."""
     weights = {name: 0.3 * normal(n, 8, 8) for n, name in enumerate(("q", "k", "v", "out"))} | {"norm": jnp.ones(8)}
@@ -234,6 +247,11 @@ def test_an_operator_of_ones_own() -> None:
         jax.grad(lambda x: counted(x)[0].sum())(x)
 
 
+def test_arrays_of_numpy_have_the_types_that_jax_gives_them() -> None:
+    assert counted(np.ones(3))[0].dtype == np.float32 and counted(np.arange(3))[0].dtype == np.int32
+    near(tw.jax.rms_norm(np.ones((2, 4))), jnp.ones((2, 4)), 1e-5)
+
+
 def test_arguments_that_are_equal_and_not_the_same() -> None:
     @tw.jax.op(shape="x")
     def described(x, number):
@@ -241,6 +259,17 @@ def test_arguments_that_are_equal_and_not_the_same() -> None:
 
     for number in (1, 1.0, True, 0.0, -0.0, (1, 2), (1, 2.0)):
         assert described(jnp.ones(1, np.float32), number).item() == sum(map(ord, str(number)))
+
+
+def test_programs_that_another_process_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They call what they called there, or say that this process does not know it; here the other is one before."""
+    x = normal(0, 3, 3)
+    program = jax.jit(lambda x: tw.jax.permute(x, (1, 0))).lower(x).compile()
+    near(program(x), x.T)
+    monkeypatch.setattr(foreign, "_known", type(foreign._known)())
+    near(tw.jax.op(shape="x")(lambda x: -x)(x), -x)  # the first one that is known now
+    with pytest.raises(ValueError, match=r"_permute\('x',\).*\(1, 0\).* has not been called in this process"):
+        program(x)
 
 
 def gradient_by(backward: Callable[[Array], object]) -> Array:

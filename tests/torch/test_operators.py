@@ -206,6 +206,17 @@ def test_autocast_is_as_the_operator_says() -> None:
         assert product(X, Y).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_backward_passes_are_compiled(is_compiled: bool) -> None:
+    from torch._dynamo import compiled_autograd
+
+    x, function = X.clone().requires_grad_(), lambda v: product(v, v)
+    found = torch.compile(function, backend="eager")(x) if is_compiled else function(x)
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        found.sum().backward()
+    assert torch.equal(x.grad, 2 * X)
+
+
 def test_checkpoints_compute_again() -> None:
     from torch.utils.checkpoint import checkpoint
 

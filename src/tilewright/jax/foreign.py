@@ -321,7 +321,7 @@ class _Known(NamedTuple):
     results: int  # that the function is given memory for, behind its inputs
 
 
-_known: list[_Known] = []
+_known: dict[bytes, _Known] = {}
 # Programs on several devices call from several threads, and kernels are traced by one at a time.
 _one_at_a_time = threading.RLock()
 
@@ -341,9 +341,14 @@ def _handle(address: int, is_on_gpu: bool) -> int | None:
     try:
         count, _, items, _, _, results, _, into, _, _, attributes, _, names, texts = lists
         call = _Call(context, api, _places(count, items), _places(results, into))
-        known = _known[_number(_attribute(attributes, names, texts, b"call"))]
+        label = _attribute(attributes, names, texts, b"call")
+        if label not in _known:
+            raise ArgumentError(
+                f"{label.decode()} has not been called in this process, and a program compiled in another one calls it",
+                help="import the same code, and call the operator once with such arguments",
+            )
         with _one_at_a_time:
-            (call.on_gpu if is_on_gpu else call.on_host)(*known)
+            (call.on_gpu if is_on_gpu else call.on_host)(*_known[label])
     except BaseException as exception:  # an interrupt too: through a C function it would go nowhere
         text = f"{type(exception).__name__}: {exception}".encode()
         made = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, text, _INTERNAL)
@@ -366,11 +371,6 @@ def _text(span: int) -> bytes:
     return text
 
 
-@lru_cache(4096)
-def _number(label: bytes) -> int:
-    return int(label.rpartition(b"#")[2])
-
-
 # They live as long as the process: XLA keeps their addresses.
 _ON_HOST = _Handler(lambda address: _handle(address, False))
 _ON_GPU = _Handler(lambda address: _handle(address, True))
@@ -385,13 +385,17 @@ _register()
 
 
 def known(function: Callable[..., Any], name: str, results: int) -> str:
-    """Make a function of Python known to XLA's programs, and return what they call it: its name and a number.
+    """Make a function of Python known to XLA's programs, and return what they call it: its name, if that is free.
 
-    It is called with arrays of NumPy on the CPU and with `Buffer` on a GPU, and behind them with the memory of so many
-    `results`; where there are none, it returns arrays.
+    Programs are kept by JAX's cache and in packages, and run in other processes, so the name has to say all that tells
+    the function from others. It is called with arrays of NumPy on the CPU and with `Buffer` on a GPU, and behind them
+    with the memory of so many `results`; where there are none, it returns arrays.
     """
-    _known.append(_Known(function, results))
-    return f"{name}#{len(_known) - 1}"
+    entry, label, number = _Known(function, results), name, 0
+    while _known.setdefault(label.encode(), entry) is not entry:
+        number += 1
+        label = f"{name}#{number}"
+    return label
 
 
 def call(label: str, shapes: Any, vmap: str, arrays: Sequence[Any]) -> Any:

@@ -87,7 +87,9 @@ class Operator:
         bound.apply_defaults()
         arrays = {name: x for name, x in bound.arguments.items() if isinstance(x, (jax.Array, np.ndarray))}
         for name, x in arrays.items():
-            if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_deleted():
+            if isinstance(x, np.ndarray):
+                arrays[name] = jax.numpy.asarray(x)  # of 32 bits in place of 64, unless these are enabled
+            elif not isinstance(x, jax.core.Tracer) and x.is_deleted():
                 describe(x, name)  # says so
         others = tuple((name, x) for name, x in bound.arguments.items() if name not in arrays)
         try:
@@ -118,7 +120,8 @@ class Operator:
             shapes = jax.tree.map(lambda x: _struct(x, varies), found)
             if not labels:
                 count = len(jax.tree.leaves(shapes)) if self._is_given_results else 0
-                labels.append(foreign.known(run, self.function.__name__, count))
+                label = f"{self.function.__module__}.{self.function.__qualname__}{key[0]}{key[2]}"
+                labels.append(foreign.known(run, label, count))
             return foreign.call(labels[0], shapes, self._vmap, [_varying(x, varies) for x in arrays])
 
         if self._backward is None:

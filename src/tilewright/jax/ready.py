@@ -111,7 +111,7 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-6) -> Arr
     >>> jax.jit(lambda x: tw.jax.rms_norm(x, eps=0.0))(jax.numpy.array([[4.0, 0.0, 0.0, 0.0]])).tolist()
     [[2.0, 0.0, 0.0, 0.0]]
     """
-    return _rms_norm(x, jnp.ones(x.shape[-1:], x.dtype) if weight is None else weight, float(eps))[0]
+    return _rms_norm(x, jnp.ones_like(x, shape=x.shape[-1:]) if weight is None else weight, float(eps))[0]
 
 
 def _layer_shapes(x: Array, weight: Array, bias: Array, eps: float) -> Any:
@@ -143,7 +143,7 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
     >>> jax.jit(lambda x: tw.jax.layer_norm(x, eps=0.0))(jax.numpy.array([[1.0, 3.0]])).tolist()
     [[-1.0, 1.0]]
     """
-    ones = jnp.ones(x.shape[-1:], x.dtype)
+    ones = jnp.ones_like(x, shape=x.shape[-1:])
     weight, bias = ones if weight is None else weight, 0 * ones if bias is None else bias
     return _layer_norm(x, weight, bias, float(eps))[0]
 
@@ -280,7 +280,9 @@ def attention(
 
 def _product(a: Array, b: Array, precision: str | None, turned: tuple[bool, bool]) -> Any:
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return _struct(a, (*batch, a.shape[-1 if turned[0] else -2], b.shape[-2 if turned[1] else -1]))
+    is_short, is_whole = a.dtype.itemsize == 1, jnp.issubdtype(a.dtype, jnp.integer)
+    kind = None if not is_short else jnp.int32 if is_whole else jnp.bfloat16
+    return _struct(a, (*batch, a.shape[-1 if turned[0] else -2], b.shape[-2 if turned[1] else -1]), kind)
 
 
 @op(shape=_product)
@@ -303,6 +305,10 @@ def _transposed(x: Array) -> Array:
 def _matmul_backward(
     grad: Array, a: Array, b: Array, precision: str | None, turned: tuple[bool, bool]
 ) -> dict[str, Array]:
+    if a.dtype.itemsize == 1:
+        raise ArgumentError(
+            f"a is {a.dtype}, and products of 8-bit numbers have no gradient", help="convert them first"
+        )
     # of C = A B it is dA = dC B^T and dB = A^T dC, and of transposes theirs
     first, second = turned
     left = (b, grad, precision, (second, True)) if first else (grad, b, precision, (False, not second))
@@ -320,7 +326,7 @@ def _summed(gradient: Array, x: Array) -> Array:
 
 
 def matmul(a: Array, b: Array, *, precision: str | None = None) -> Array:
-    """Return a @ b for floats, with gradients; shapes, types and `precision` are those of `tw.matmul`.
+    """Return a @ b, with gradients; shapes, types and `precision` are those of `tw.matmul`. Types of 8 bits have none.
 
     >>> import jax, tilewright as tw
     >>> a, b = jax.numpy.ones((1, 2)), jax.numpy.ones((2, 3))

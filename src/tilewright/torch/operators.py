@@ -256,7 +256,8 @@ class Operator(Generic[P, R]):
         self._gradient, self._calls = None, None
         if setup is None:
             plan = Backward(self, function)
-            run, setup = plan.run, plan.setup
+            # Compiled autograd calls functions, and no methods.
+            run, setup = (lambda ctx, *gradients: plan.run(ctx, *gradients)), plan.setup
             if not self._is_list:
                 self._gradient = plan
         self._definition.register_autograd(run, setup_context=setup)
