@@ -108,7 +108,7 @@ def deflated(content: bytes) -> bytes:
     if zopfli is None:
         return zlib.compress(content, 9)[2:-4]
     ways = (0, 1) if len(content) > 2500 else (0,)  # in blocks, which for all would take four times as long
-    found: bytes = min((zopfli.compress(content, numiterations=5, blocksplitting=n) for n in ways), key=len)
+    found: bytes = min((zopfli.compress(content, numiterations=15, blocksplitting=n) for n in ways), key=len)
     return found[2:-4]  # without the header and the checksum of zlib's format
 
 

@@ -345,8 +345,8 @@ def test_writes_to_what_requires_a_gradient_are_refused() -> None:
     torch.testing.assert_close(x, values(4) + 1)
 
 
-@pytest.mark.parametrize("vmap", ["loop", "elementwise"])
-def test_batches_of_what_is_written(vmap: str) -> None:
+@pytest.mark.parametrize("vmap", ["loop", "elementwise", None])
+def test_batches_of_what_is_written(vmap: str | None) -> None:
     def write(x: torch.Tensor, y: torch.Tensor) -> None:
         x.copy_(in_order(y.contiguous(), 1.0))
 

@@ -16,8 +16,7 @@ from tilewright.arguments import instance, integer
 from tilewright.atoms import CopyAtom, MMAAtom
 from tilewright.draw.layout_pictures import LIMIT, Limit, layout_drawing, swizzle_drawing, tensor_drawing
 from tilewright.draw.mma_pictures import mma_drawing
-from tilewright.draw.model import Drawing
-from tilewright.draw.numbering import from_one
+from tilewright.draw.model import Drawing, from_one
 from tilewright.draw.shapes import scene_of
 from tilewright.draw.thread_pictures import atom_drawing, copy_drawing
 from tilewright.draw.writers import svg_text, table_text, typst_text

@@ -11,9 +11,8 @@ import numpy as np
 
 from tilewright.figures import Event, Pattern, SharedBuffer, Timeline
 from tilewright.profile.bounds import Bounds
-from tilewright.profile.overview import overview
 from tilewright.profile.quantities import quantity
-from tilewright.profile.shapes import box, line, names, svg, text
+from tilewright.profile.shapes import box, line, names, overview, svg, text
 from tilewright.transactions import BANKS, WORD, phases_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -13,8 +13,7 @@ from math import log2
 import numpy as np
 
 from tilewright.figures import Activity, Timeline, Wait
-from tilewright.profile.overview import overview
-from tilewright.profile.shapes import box, line, names, svg, text
+from tilewright.profile.shapes import box, line, names, overview, svg, text
 
 _WARPS = 4  # of a warpgroup
 

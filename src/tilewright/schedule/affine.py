@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from tilewright.errors import ScheduleError
+from tilewright.schedule.memory_spaces import Role
 from tilewright.schedule.naming import LoopName, Numbered, assigned_names, calling_frame, next_number
-from tilewright.schedule.roles import Role
 from tilewright.schedule.values import Apply, Expression, Guard, Number, expression, left_over, rounded_down
 
 

@@ -21,10 +21,10 @@ from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Size
 from tilewright.schedule.elements import Load, Store, read_index, record, record_store
+from tilewright.schedule.memory_spaces import WRITTEN, AllocateFlags, Role
 from tilewright.schedule.naming import Numbered, assigned_names, calling_frame, next_number
 from tilewright.schedule.parameters import Delayed, waiting
 from tilewright.schedule.places import as_index
-from tilewright.schedule.roles import WRITTEN, AllocateFlags, Role
 from tilewright.schedule.values import Expression
 from tilewright.schedule.view_kinds import Seeing, Seen, number_of_extent
 from tilewright.schedule.views import Product, Projection, plain

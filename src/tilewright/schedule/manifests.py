@@ -10,7 +10,7 @@ from typing import Any
 from tilewright._version import __version__
 from tilewright.errors import CompileError
 from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, plain
-from tilewright.schedule.roles import Role
+from tilewright.schedule.memory_spaces import Role
 from tilewright.schedule.schema import FORMAT, check, digest
 
 Data = Mapping[str, Any]  # Any: plain data

@@ -20,8 +20,8 @@ from tilewright.schedule.dependences import (
 )
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.memory_spaces import Role
 from tilewright.schedule.private import private_points
-from tilewright.schedule.roles import Role
 from tilewright.schedule.sides import Work
 
 

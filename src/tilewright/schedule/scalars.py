@@ -10,9 +10,9 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.elements import record_store
+from tilewright.schedule.memory_spaces import Role
 from tilewright.schedule.naming import assigned_names, calling_frame
 from tilewright.schedule.parameters import Delayed
-from tilewright.schedule.roles import Role
 from tilewright.schedule.values import expression
 
 

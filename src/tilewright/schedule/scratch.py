@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import region_of
+from tilewright.schedule.memory_spaces import IN_MEMORY, IN_REGISTERS
 from tilewright.schedule.plan_state import PlanState
-from tilewright.schedule.roles import IN_MEMORY, IN_REGISTERS
 
 _MOST_BYTES = 255 * 4  # of registers, which is what a thread has at most: beyond it they are memory all the same
 

@@ -16,10 +16,10 @@ from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsens
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.loop_nest import arrays_of, substituted
+from tilewright.schedule.memory_spaces import IN_REGISTERS
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
-from tilewright.schedule.roles import IN_REGISTERS
 from tilewright.schedule.views import Derived
 from tilewright.schedule.warpgroup_rules import refuse_warpgroups
 

@@ -22,9 +22,9 @@ from tilewright.figures import Event, Launch, Line, Timeline
 from tilewright.profile import pictures
 from tilewright.profile.bounds import LaunchReport
 from tilewright.profile.facts import roofline_text
-from tilewright.profile.overview import overview
 from tilewright.profile.page import as_html
 from tilewright.profile.report import Report
+from tilewright.profile.shapes import overview
 from tilewright.profile.text import as_data, as_text, differences
 from tilewright.source import SourceLocation
 
