@@ -402,8 +402,10 @@ def test_an_operator_that_is_defined_again() -> None:
     for _ in range(2):
         torch.testing.assert_close(earlier(x.detach()), x.detach() + 2)
         earlier(x)
+    between = define(3.0)
     later = define(5.0)
-    for operator in (earlier, later):
+    for operator in (earlier, between, later):
+        assert operator.overload is later.overload  # torch has freed what the others called
         torch.testing.assert_close(operator(x.detach()), x.detach() + 5)
         (found,) = torch.autograd.grad(operator(x).sum(), x)
         assert (found == 5).all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast  # Any: inputs of operators, of any type that a schema has
 
@@ -29,7 +30,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _is_traced = torch.compiler.is_dynamo_compiling  # the least of such questions where the answer is no
 _DEVICES = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}  # that kernels run on, and their keys in the dispatcher
-_latest: weakref.WeakValueDictionary[str, Operator[Any, Any]] = weakref.WeakValueDictionary()  # by their names
+_of_name: defaultdict[str, weakref.WeakSet[Operator[Any, Any]]] = defaultdict(weakref.WeakSet)
 
 
 class Operator(Generic[P, R]):
@@ -59,12 +60,16 @@ class Operator(Generic[P, R]):
         self._rule = _rule(name, function, self._signature, shape)
         self._definition = torch.library.custom_op(name, self._run, mutates_args=mutates, schema=schema)
         self.overload: Any = self._definition._opoverload  # Any: torch's OpOverload, which its types do not show
+        self._inputs: Inputs = Inputs(self.overload._schema)
+        for earlier in _of_name[name]:  # torch has freed what their overloads call: they are this one from here on
+            earlier.overload, earlier._inputs.is_known = self.overload, False
+            earlier._calls, earlier._function = None, None
+        _of_name[name].add(self)
         returns = self.overload._schema.returns
-        self._results = len(returns)
+        self._results: int = len(returns)
         if any("Tensor" not in str(each.type) for each in returns):
             raise ArgumentError(f"{name} returns what is not a tensor", help="return tensors, lists of them, or None")
         self._is_list: bool = any(str(each.type) != "Tensor" for each in returns)  # of as many as the function likes
-        self._inputs = Inputs(self.overload._schema)
         parameters = self._signature.parameters.values()
         self._places = {parameter.name: place for place, parameter in enumerate(parameters)}
         self._defaults = tuple([parameter.default for parameter in parameters])
@@ -104,10 +109,6 @@ class Operator(Generic[P, R]):
             self._definition._lib.impl(name, refuse, f"Autograd{device.upper()}", with_keyset=True)
         if autocast is not None:
             _register_autocast(self, autocast)
-        earlier = _latest.get(name)
-        if earlier is not None:  # its overload is this one's from here on
-            earlier._inputs.is_known, earlier._calls, earlier._function = False, None, None
-        _latest[name] = self
 
     def __call__(self, *args: P.args, **keywords: P.kwargs) -> R:
         result: R
