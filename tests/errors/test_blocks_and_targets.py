@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -334,3 +335,17 @@ def test_tiles_that_shared_memory_cannot_hold(arch: str, bytes: int) -> None:
     assert "tiles: 262144 bytes" in text and "rest: 64 bytes" in text
     assert "tw.shared(tw.float16, (256, 256, 2))" in text
     assert "help: make the tiles smaller, or keep fewer stages" in text
+
+
+def test_an_axis_that_is_none_may_be_asked_for() -> None:
+    @tw.kernel
+    def kernel(out):
+        groups = (tw.thread_idx, tw.block_dim, tw.cluster_idx)
+        assert not any(hasattr(group, "w") for group in groups) and all(hasattr(group, "z") for group in groups)
+        out[0] = getattr(tw.thread_idx, "w", 5)
+
+    kernel[1, 1](out := np.zeros(1, np.int32))
+    assert out[0] == 5
+    with pytest.raises(tw.LanguageError, match="no 'w'") as caught:
+        tw.thread_idx.w
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), AttributeError)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -599,17 +598,3 @@ def test_an_operation_has_a_name_that_is_known(op: object) -> None:
 
         with pytest.raises(tw.LanguageError, match="add, "):
             kernel[1, 32](np.zeros(32, np.int32))
-
-
-def test_an_axis_that_is_none_may_be_asked_for() -> None:
-    @tw.kernel
-    def kernel(out):
-        groups = (tw.thread_idx, tw.block_dim, tw.cluster_idx)
-        assert not any(hasattr(group, "w") for group in groups) and all(hasattr(group, "z") for group in groups)
-        out[0] = getattr(tw.thread_idx, "w", 5)
-
-    kernel[1, 1](out := np.zeros(1, np.int32))
-    assert out[0] == 5
-    with pytest.raises(tw.LanguageError, match="no 'w'") as caught:
-        tw.thread_idx.w
-    assert isinstance(pickle.loads(pickle.dumps(caught.value)), AttributeError)
