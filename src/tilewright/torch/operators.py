@@ -97,8 +97,8 @@ class Operator(Generic[P, R]):
         self._add: Any = None
         self._renewals = 0
         self.ways: sharding.Rule | None = None  # what `sharding` was given
-        # By default torch calls an operator for each item, unless it is one that writes.
-        vmap = vmap or ("loop" if self._is_mutable else None)
+        if vmap is None and self._is_mutable:
+            vmap = "loop"  # as torch calls operators that do not write
         self._vmap = None if vmap is None else _vmap_rule(self, vmap)
         if self._vmap is not None:
             self._definition.register_vmap(self._vmap)
