@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.helpers import operators_in_c  # noqa: E402
 from tests.torch import operators  # noqa: E402
 from tests.torch.operators import (  # noqa: E402
     add_in_place,
@@ -206,12 +207,14 @@ def test_autocast_is_as_the_operator_says() -> None:
         assert product(X, Y).dtype == torch.bfloat16
 
 
-def test_backward_passes_are_compiled() -> None:
-    """Of functions that are compiled: torch cannot trace the nodes of calls that are repeated in C++."""
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_backward_passes_are_compiled(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch cannot trace the nodes of calls that are made in C++, so these are made in Python here."""
     from torch._dynamo import compiled_autograd
 
-    x = X.clone().requires_grad_()
-    found = torch.compile(lambda v: product(v, v), backend="eager")(x)
+    operators_in_c.leave_to_python(monkeypatch, product)
+    x, function = X.clone().requires_grad_(), lambda v: product(v, v)
+    found = torch.compile(function, backend="eager")(x) if is_compiled else function(x)
     with compiled_autograd._enable(torch.compile(backend="eager")):
         found.sum().backward()
     assert torch.equal(x.grad, 2 * X)
