@@ -76,6 +76,31 @@ def test_numbers_of_keys(backend: Backend) -> None:
         assert_close(backend.get(out)[n : n + 1], one.out, BF16)
 
 
+@pytest.mark.parametrize(
+    ("starts", "options", "parts"),
+    [
+        ([0, 40, 40, 170], {"causal": True}, 12),
+        pytest.param([0, 3, 90], {"window": (20, 3)}, 4, marks=SLOW),
+        pytest.param([0, 1, 2, 130], {}, 12, marks=SLOW),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:needless wait")
+def test_parts_of_sequences(backend: Backend, starts: list[int], options: dict[str, Any], parts: int) -> None:
+    """Tiles that see fewer tiles of keys than there are parts: the rest of them has no keys, and must clear its own."""
+    q, k, v = normal((starts[-1], 1, 64), *[(starts[-1], 1, 64)] * 2, dtype=BF16)
+    placed = [backend.put(x) for x in (q, k, v)]
+    out, at = backend.put(np.full_like(q, np.nan)), backend.put(np.array(starts, np.int32))
+    problem = read_problem(
+        "attention", *placed, options.get("causal", False), options.get("window"), None, (at, at, None)
+    )
+    views = [problem.heads(x) for x in (read("attention", "out", out), problem.q, problem.k, problem.v)]
+    by_warpgroups(problem, views, None, blocks=99, keys=16, parts=parts)
+    found = backend.get(out)
+    for begin, end in itertools.pairwise(starts):
+        one = known(*(x[begin:end].swapaxes(0, 1)[None] for x in (q, k, v)), **options)
+        assert_close(found[begin:end].swapaxes(0, 1)[None], one.out, BF16)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [1, 16, 17, 32, 33, 50, 64, 65, 100, 197, 256, 700, 1024, 1025])

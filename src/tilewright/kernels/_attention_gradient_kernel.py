@@ -278,7 +278,7 @@ class Consumer:
         there.acquire()
         if place.is_cut:
             of_both = [self.shared.KV[:, :, which] for which in range(2)]
-            clear_behind(of_both, tw.maximum(place.keys - self.first, 0), plan)
+            clear_behind(of_both, place.keys - self.first, plan)
         steps = group * (place.end - place.begin)
         column, heads_left = (place.end - 1) * plan.columns, group
         for n in tw.range(1, steps + 1, unroll=1):

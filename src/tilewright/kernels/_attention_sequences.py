@@ -76,12 +76,15 @@ def search(at, extent, is_reached):
 
 @tw.function
 def clear_behind(tiles, count, plan):
-    """Clear rows of tiles behind a sequence's last one: their weights are 0, and 0 times what is there may be NaN."""
+    """Clear rows of tiles from `count` on, which is negative where a part has no keys.
+
+    They are behind a sequence's last one: their weights are 0, and 0 times what is there may be NaN.
+    """
     rows, beside, threads = tw.size(tiles[0].shape[0]), plan.head // VECTOR, WARPGROUP * plan.consumers
     if count < rows:
         zeros = tw.registers(tiles[0].dtype, VECTOR)
         tw.clear(zeros)
-        for place in range(count * beside + tw.thread_idx.x - WARPGROUP, rows * beside, threads):
+        for place in range(tw.maximum(count, 0) * beside + tw.thread_idx.x - WARPGROUP, rows * beside, threads):
             for tile in tiles:
                 tw.copy(zeros, tw.local_tile(tile, (1, VECTOR), (place // beside, place % beside)))
         tw.fence_proxy_async()  # wgmma reads them
