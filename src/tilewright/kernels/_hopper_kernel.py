@@ -361,8 +361,8 @@ class Peers:
         """Return the accumulators of this block's part."""
         if self.owners == 1:
             return acc
-        m, n, _ = self.plan.tile
-        mine = tw.registers(acc.dtype, self.plan.mma.partition_shape((m, n // self.owners), "C"))
+        waves = acc.shape[1]
+        mine = tw.registers(acc.dtype, (self.count // waves, waves, 1))
         tw.clear(mine)  # so that registers are not kept for what no branch writes
         for owner in tw.static_range(self.owners):
             if self.rank == owner:

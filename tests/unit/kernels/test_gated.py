@@ -291,6 +291,9 @@ TILES = {
         (16, 64, 64), (1, 8), 4, is_ping_pong=True, is_swapped=True
     ),
     "splits in a cluster": HopperConfiguration((128, 64, 64), (8, 1), 3, splits=2, adds_in_cluster=True),
+    "transposed, splits in a cluster": HopperConfiguration(
+        (64, 256, 64), (1, 8), 4, splits=2, adds_in_cluster=True, is_swapped=True
+    ),
 }
 
 
