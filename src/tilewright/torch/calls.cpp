@@ -6,6 +6,7 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
@@ -72,13 +73,16 @@ struct Plan { /* what repeats a call */
     std::vector<Launch> launches;
 };
 
-/* What a backward function gets beside tensors: the inputs, Ellipsis in the place of each tensor. */
-struct Kept : torch::CustomClassHolder {
+/* What a backward function gets beside tensors: the inputs, Ellipsis in the place of each tensor.
+
+   It is the memory of a tensor, which frees it: compiled autograd passes tensors on to a node, and refuses capsules. */
+struct Kept {
+    const Kept *self = this; /* the tensor's only element, which a copy of the tensor has, too */
     py::object finish, inputs;
-    Kept(py::object finish, py::object inputs) : finish(std::move(finish)), inputs(std::move(inputs)) {}
-    ~Kept() override {
+    static const Kept &of(const Tensor &x) { return **(const Kept *const *)x.const_data_ptr(); }
+    static void drop(void *kept) {
         py::gil_scoped_acquire lock;
-        finish = py::object(), inputs = py::object();
+        delete (Kept *)kept;
     }
 };
 
@@ -88,7 +92,7 @@ struct Kind {
     int failures = 0;
     std::vector<py::object> known; /* what the key has the addresses of */
     std::shared_ptr<const Plan> plan; /* none: the function is called */
-    c10::intrusive_ptr<Kept> kept;    /* where inputs of a kind are equal */
+    Tensor kept;                      /* the last `Kept` */
 };
 
 struct State {
@@ -328,17 +332,27 @@ static py::object list_of(const variable_list &tensors) {
     return std::move(all);
 }
 
-static c10::intrusive_ptr<Kept> kept_of(const State &state, Kind &kind, const Call &call) {
-    if (kind.kept) return kind.kept;
-    py::object inputs = call.tuple();
-    bool is_fixed = state.repeats;
-    for (int n = 0; n < call.count; n++) {
-        if (THPVariable_CheckExact(call.inputs[n])) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
-        is_fixed &= !PyList_CheckExact(call.inputs[n]); /* the caller may change it */
+/* Say whether a call has the inputs that were kept of an earlier one of its kind; lists are copied, so never. */
+static bool has_inputs(const State &state, const Call &call, const Kept &kept) {
+    for (int n = 0; n < call.count && !state.repeats; n++) {
+        PyObject *input = PyTuple_GET_ITEM(kept.inputs.ptr(), n);
+        if (input != call.inputs[n] && input != Py_Ellipsis) return false;
     }
-    auto kept = c10::make_intrusive<Kept>(state.finish, inputs);
-    if (is_fixed) kind.kept = kept;
-    return kept;
+    return true;
+}
+
+static const Tensor &kept_of(const State &state, Kind &kind, const Call &call) {
+    if (kind.kept.defined() && has_inputs(state, call, Kept::of(kind.kept))) return kind.kept;
+    py::object inputs = call.tuple();
+    for (int n = 0; n < call.count; n++) {
+        PyObject *input = call.inputs[n];
+        if (THPVariable_CheckExact(input)) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
+        else if (PyList_CheckExact(input)) /* the caller may change it */
+            PyTuple_SetItem(inputs.ptr(), n, owned(PySequence_List(input)).release().ptr());
+    }
+    auto kept = new Kept;
+    kept->finish = state.finish, kept->inputs = inputs;
+    return kind.kept = at::from_blob(kept, {1}, Kept::drop, at::kLong);
 }
 
 struct Gradient : torch::autograd::Function<Gradient> {
@@ -355,19 +369,19 @@ struct Gradient : torch::autograd::Function<Gradient> {
                 saved.push_back(THPVariable_Unpack(input));
         if (!saved.empty()) context->save_for_backward(std::move(saved));
         if (state->may_be_none) context->set_materialize_grads(false);
-        context->saved_data["kept"] = at::IValue::make_capsule(kept_of(*state, *kind, *call));
+        context->saved_data["kept"] = kept_of(*state, *kind, *call);
         return results;
     }
 
     static variable_list backward(AutogradContext *context, variable_list gradients) {
         variable_list saved = context->get_saved_variables(), answer;
         py::gil_scoped_acquire lock;
-        auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["kept"].toCapsule());
+        const Kept &kept = Kept::of(context->saved_data["kept"].toTensor());
         py::list needs;
-        for (py::handle input : kept->inputs)
+        for (py::handle input : kept.inputs)
             if (input.ptr() == Py_Ellipsis) needs.append(context->needs_input_grad(needs.size()));
-        py::tuple given = py::make_tuple(kept->inputs, list_of(saved), needs, list_of(gradients));
-        py::object found = owned(PyObject_CallObject(kept->finish.ptr(), given.ptr()));
+        py::tuple given = py::make_tuple(kept.inputs, list_of(saved), needs, list_of(gradients));
+        py::object found = owned(PyObject_CallObject(kept.finish.ptr(), given.ptr()));
         for (py::handle each : found) {
             bool is_tensor = THPVariable_Check(each.ptr());
             TORCH_CHECK(is_tensor || each.is_none(), "expected Variable or None (got ",
