@@ -116,9 +116,12 @@ struct Call {
     variable_list tensors;
     void put(uint64_t word) { words[word_count++] = word; }
     std::string key() const { return std::string((const char *)words, (size_t)word_count * sizeof *words); }
-    py::object tuple() const {
+    py::object tuple() const { /* with copies of lists: who gets one may change it, and the caller later */
         py::object all = owned(PyTuple_New(count));
-        for (int n = 0; n < count; n++) PyTuple_SET_ITEM(all.ptr(), n, Py_NewRef(inputs[n]));
+        for (int n = 0; n < count; n++) {
+            PyObject *x = inputs[n];
+            PyTuple_SET_ITEM(all.ptr(), n, PyList_CheckExact(x) ? owned(PySequence_List(x)).release().ptr() : Py_NewRef(x));
+        }
         return all;
     }
 };
@@ -344,12 +347,8 @@ static bool has_inputs(const State &state, const Call &call, const Kept &kept) {
 static const Tensor &kept_of(const State &state, Kind &kind, const Call &call) {
     if (kind.kept.defined() && has_inputs(state, call, Kept::of(kind.kept))) return kind.kept;
     py::object inputs = call.tuple();
-    for (int n = 0; n < call.count; n++) {
-        PyObject *input = call.inputs[n];
-        if (THPVariable_CheckExact(input)) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
-        else if (PyList_CheckExact(input)) /* the caller may change it */
-            PyTuple_SetItem(inputs.ptr(), n, owned(PySequence_List(input)).release().ptr());
-    }
+    for (int n = 0; n < call.count; n++)
+        if (THPVariable_CheckExact(call.inputs[n])) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
     auto kept = new Kept;
     kept->finish = state.finish, kept->inputs = inputs;
     return kind.kept = at::from_blob(kept, {1}, Kept::drop, at::kLong);
