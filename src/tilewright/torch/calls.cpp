@@ -119,8 +119,8 @@ struct Call {
     py::object tuple() const { /* with copies of lists: who gets one may change it, and the caller later */
         py::object all = owned(PyTuple_New(count));
         for (int n = 0; n < count; n++) {
-            PyObject *x = inputs[n];
-            PyTuple_SET_ITEM(all.ptr(), n, PyList_CheckExact(x) ? owned(PySequence_List(x)).release().ptr() : Py_NewRef(x));
+            py::object x = PyList_CheckExact(inputs[n]) ? owned(PySequence_List(inputs[n])) : borrowed(inputs[n]);
+            PyTuple_SET_ITEM(all.ptr(), n, x.release().ptr());
         }
         return all;
     }
