@@ -293,7 +293,8 @@ static bool take_results(const State &state, const Call &call, py::handle object
     if (object.is_none()) return !call.wants_gradient;
     if (!THPVariable_CheckExact(object.ptr())) return false;
     Tensor x = THPVariable_Unpack(object.ptr());
-    if (x.is_view() && !x.requires_grad()) x.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
+    if (x.requires_grad()) return false;
+    if (x.is_view()) x.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
     if (state.checks) { /* of our own operators none returns memory that another one has */
         if (!x.has_storage()) return false;
         for (const variable_list *others : {&call.tensors, (const variable_list *)&results})
@@ -321,6 +322,8 @@ static bool compute(const State &state, Kind &kind, const Call &call, variable_l
         object = both[py::int_(0)];
         take_plan(kind, both[py::int_(1)], PyTuple_CheckExact(object.ptr()));
     } else object = owned(PyObject_Call(state.function.ptr(), call.tuple().ptr(), nullptr));
+    if (state.count > 1 && (PyTuple_Check(object.ptr()) || PyList_Check(object.ptr())))
+        object = owned(PySequence_Tuple(object.ptr()));
     is_tuple = !THPVariable_CheckExact(object.ptr());
     return take_results(state, call, object, results);
 }

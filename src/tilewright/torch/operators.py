@@ -175,6 +175,8 @@ class Operator(Generic[P, R]):
     def _run_direct(self, *args: Any) -> Any:
         """Compute as the dispatcher would have it computed; what it refuses, it shall refuse."""
         found = self._compute(*[[*x] if type(x) is list else x for x in args])  # the caller's lists stay as they are
+        if self._results > 1 and type(found) is list:
+            found = tuple(found)
         if not self._is_ours and (not self._is_right(found) or shares_memory(found, args)):
             return self.overload(*args)
         return found
