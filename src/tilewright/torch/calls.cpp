@@ -332,23 +332,21 @@ static bool compute(const State &state, Kind &kind, const Call &call, variable_l
 
 struct Refused {}; /* a call that is Python's */
 
-static py::object list_of(const variable_list &tensors) {
-    py::list all;
-    for (const Tensor &x : tensors) all.append(owned(THPVariable_Wrap(x)));
-    return std::move(all);
+static py::object tuple_of(const variable_list &tensors) {
+    py::object all = owned(PyTuple_New(tensors.size()));
+    for (size_t n = 0; n < tensors.size(); n++)
+        PyTuple_SET_ITEM(all.ptr(), n, owned(THPVariable_Wrap(tensors[n])).release().ptr());
+    return all;
 }
 
-/* Say whether a call has the inputs that were kept of an earlier one of its kind; lists are copied, so never. */
-static bool has_inputs(const State &state, const Call &call, const Kept &kept) {
-    for (int n = 0; n < call.count && !state.repeats; n++) {
-        PyObject *input = PyTuple_GET_ITEM(kept.inputs.ptr(), n);
-        if (input != call.inputs[n] && input != Py_Ellipsis) return false;
-    }
-    return true;
-}
-
+/* Calls of a kind with the same inputs share it. */
 static const Tensor &kept_of(const State &state, Kind &kind, const Call &call) {
-    if (kind.kept.defined() && has_inputs(state, call, Kept::of(kind.kept))) return kind.kept;
+    bool is_same = kind.kept.defined();
+    for (int n = 0; n < call.count && is_same && !state.repeats; n++) {
+        PyObject *input = PyTuple_GET_ITEM(Kept::of(kind.kept).inputs.ptr(), n); /* of a list it is a copy */
+        is_same = input == call.inputs[n] || input == Py_Ellipsis;
+    }
+    if (is_same) return kind.kept;
     py::object inputs = call.tuple();
     for (int n = 0; n < call.count; n++)
         if (THPVariable_CheckExact(call.inputs[n])) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
@@ -382,7 +380,7 @@ struct Gradient : torch::autograd::Function<Gradient> {
         py::list needs;
         for (py::handle input : kept.inputs)
             if (input.ptr() == Py_Ellipsis) needs.append(context->needs_input_grad(needs.size()));
-        py::tuple given = py::make_tuple(kept.inputs, list_of(saved), needs, list_of(gradients));
+        py::tuple given = py::make_tuple(kept.inputs, tuple_of(saved), needs, tuple_of(gradients));
         py::object found = owned(PyObject_CallObject(kept.finish.ptr(), given.ptr()));
         for (py::handle each : found) {
             bool is_tensor = THPVariable_Check(each.ptr());
@@ -411,9 +409,7 @@ static PyObject *run(State &state, Kind &kind, Call &call) {
     } else if (!compute(state, kind, call, results, object, is_tuple)) return Py_NewRef(Py_NotImplemented);
     if (object) return object.release().ptr();
     if (!is_tuple) return THPVariable_Wrap(std::move(results[0]));
-    py::tuple all(results.size());
-    for (size_t n = 0; n < results.size(); n++) PyTuple_SET_ITEM(all.ptr(), n, THPVariable_Wrap(std::move(results[n])));
-    return all.release().ptr();
+    return tuple_of(results).release().ptr();
 }
 
 static State &state_of(PyObject *self) { return *(State *)PyCapsule_GetPointer(self, nullptr); }

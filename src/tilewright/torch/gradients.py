@@ -92,7 +92,9 @@ class Backward:
         found = self._found(given, needs, all_dtensors(gradients))
         return tuple(found.get(name) for name in self.inputs)
 
-    def finish(self, values: tuple[Any, ...], saved: list[Any], needs: list[bool], gradients: list[Any]) -> list[Any]:
+    def finish(
+        self, values: tuple[Any, ...], saved: Sequence[Any], needs: list[bool], gradients: Sequence[Any]
+    ) -> list[Any]:
         """Return the gradients of the inputs that are tensors, from what C++ kept: see `Kept` there."""
         tensors = [name for name, value in zip(self.inputs, values, strict=True) if value is ...]
         given: dict[str, Any] = {}
