@@ -243,6 +243,26 @@ def test_graphs_of_functions_are_no_results(made_by: str) -> None:
         assert torch.equal(given.grad, torch.full_like(x, 3))
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_kernels_that_users_register_are_called(made_by: str, is_known: bool) -> None:
+    """Such as one for the CPU, in place of the simulator."""
+    name = f"eager::replaced_{len(made_by)}_{is_known}"
+
+    @tw.torch.op(name, shape="x")
+    def replaced(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    replaced.backward(lambda grad: 3 * grad)
+    x, wanted = values(4), values(4).requires_grad_()
+    if is_known:
+        assert torch.equal(replaced(x), 2 * x) and torch.equal(replaced(wanted), 2 * x)
+    torch.library.register_kernel(name, "cpu", lambda x: 5 * x)
+    for given in (x, wanted, x, wanted):
+        assert torch.equal(replaced(given), 5 * x)
+    replaced(wanted).sum().backward()
+    assert torch.equal(wanted.grad, torch.full_like(x, 3))
+
+
 @tw.kernel
 def double_all(x):
     if tw.thread_idx.x < x.size:

@@ -59,6 +59,7 @@ class Operator(Generic[P, R]):
         schema = _schema(name, function, self._signature, mutates)
         self._rule = _rule(name, function, self._signature, shape)
         self._definition = torch.library.custom_op(name, self._run, mutates_args=mutates, schema=schema)
+        self._definition.register_kernel = self._register_kernel
         self.overload: Any = self._definition._opoverload  # Any: torch's OpOverload, which its types do not show
         self._inputs: Inputs = Inputs(self.overload._schema)
         for earlier in _of_name[name]:  # torch has freed what their overloads call: they are this one from here on
@@ -138,6 +139,11 @@ class Operator(Generic[P, R]):
 
     def __reduce__(self) -> str:
         return self.__qualname__  # type: ignore[attr-defined,no-any-return]  # one object for each process, as a function
+
+    def _register_kernel(self, *args: Any, **keywords: Any) -> Any:
+        """Leave calls to the dispatcher from here on: it knows of the kernel that the user registers for a device."""
+        self._inputs.is_known, self._calls = False, None
+        return type(self._definition).register_kernel(self._definition, *args, **keywords)
 
     def _refuse_gradients(self, given: Iterable[Any]) -> None:
         """Raise an error for tensors that require a gradient: what is written would pass without one."""
