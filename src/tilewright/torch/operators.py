@@ -78,17 +78,14 @@ class Operator(Generic[P, R]):
         self._targets = [self._places[given] for given in mutates]
         self._is_ours = name.startswith("tilewright::")
         self.is_collective: bool = False  # other ranks wait for a call, also for one whose results are empty
-        rule = self._rule
-        if rule is not None:
-            self._definition.register_fake(functools.partial(_on_one_device, name, rule))
-        elif self._results:
+        if self._rule is None and self._results:
             raise ArgumentError(
                 f"{name} returns tensors, and nothing says of what shape",
                 help='pass shape="x" for a result like the argument x, or a function of the arguments that returns '
                 "empty tensors",
             )
-        else:
-            self._definition.register_fake(functools.partial(_on_one_device, name, lambda *args, **keywords: None))
+        rule = self._rule or (lambda *args, **keywords: None)
+        self._definition.register_fake(functools.partial(_on_one_device, name, rule))
         # Where there are gradients: a torch.autograd.Function for transforms, and what applies one without them.
         self._function: Transformed | None = None
         self._apply: Callable[..., Any] | None = None
@@ -143,7 +140,7 @@ class Operator(Generic[P, R]):
     def _register_kernel(self, *args: Any, **keywords: Any) -> Any:
         """Leave calls to the dispatcher from here on: it knows of the kernel that the user registers for a device."""
         self._inputs.is_known, self._calls = False, None
-        return type(self._definition).register_kernel(self._definition, *args, **keywords)
+        return torch.library.CustomOpDef.register_kernel(self._definition, *args, **keywords)
 
     def _refuse_gradients(self, given: Iterable[Any]) -> None:
         """Raise an error for tensors that require a gradient: what is written would pass without one."""
