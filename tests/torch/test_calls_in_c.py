@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -148,6 +149,105 @@ def test_calls_on_the_simulator_are_not_repeated() -> None:
     traced = torch.compile(lambda x: doubled(x) + 1, fullgraph=True, backend="aot_eager")
     (found,) = torch.autograd.grad(traced(x).sum(), x)
     assert (found == 2).all()
+
+
+# --- gradients ------------------------------------------------------------------------------------------
+
+FACTORS = {"unit": 1}  # read from a dictionary, so the function is called each time
+
+
+@tw.torch.op("calls_in_c::times", shape="x")
+def times(x: torch.Tensor, y: torch.Tensor, factors: list[int], shift: int = 0) -> torch.Tensor:
+    return x * y * (FACTORS["unit"] * factors.pop() + shift)  # of a list of its own
+
+
+@times.backward
+def times_backward(
+    grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, factors: list[int], shift: int, needs: frozenset[str]
+) -> dict[str, Any]:
+    others = {"x": y, "y": x}
+    factor = factors.pop()  # of a list of its own
+    return {name: grad * others[name] * (factor + shift) for name in needs}
+
+
+@pytest.fixture
+def xy() -> tuple[Any, Any]:
+    """Inputs of `times`, whose calls are made in C++ from here on."""
+    operators_in_c.built()
+    x, y = torch.tensor([2.0, 3.0], requires_grad=True), torch.tensor([5.0, 7.0], requires_grad=True)
+    times(x, y, [1])
+    assert times._calls is not None
+    return x, y
+
+
+def compiled_backward() -> Any:
+    from torch._dynamo import compiled_autograd
+
+    return compiled_autograd._enable(torch.compile(backend="eager"))
+
+
+def test_compiled_backward_passes_have_what_each_call_kept(xy: tuple[Any, Any]) -> None:
+    """One graph is compiled for all of them."""
+    x, y = xy
+    for n in range(1, 4):
+        total = times(times(x, y, [n], n), y, [n + 2]).sum()
+        with compiled_backward():
+            found = torch.autograd.grad(total, [x, y])
+        assert torch.equal(found[0], 2 * n * (n + 2) * y**2)
+        assert torch.equal(found[1], 2 * n * (n + 2) * 2 * x * y)
+        with compiled_backward():
+            (only,) = torch.autograd.grad(times(x, y, [n]).sum(), [y])
+        assert torch.equal(only, n * x)
+
+
+def test_compiled_backward_passes_call_hooks_and_end_graphs(xy: tuple[Any, Any]) -> None:
+    x, y = xy
+    seen: list[str] = []
+    result = times(x, y, [3])
+    result.register_hook(lambda grad: 2 * grad)
+    result.grad_fn.register_hook(lambda found, given: seen.append("node"))
+    x.register_post_accumulate_grad_hook(lambda x: seen.append("x"))
+    with compiled_backward():
+        result.sum().backward(retain_graph=True)
+        result.sum().backward()
+        assert torch.equal(x.grad, 12 * y) and seen == ["node", "x"] * 2
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            result.sum().backward()
+    with torch.autograd.graph.save_on_cpu():
+        result = times(x, y, [3])
+    with compiled_backward():
+        (found,) = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(found, 3 * y)
+
+
+@pytest.mark.parametrize("end", ["unused", "eager", "compiled"])
+def test_what_a_call_keeps_is_freed_with_its_graph(xy: tuple[Any, Any], end: str) -> None:
+    x, y = xy
+    for number in [int(f"{n}000000000") for n in (1, 1, 2, 2)]:
+        before = sys.getrefcount(number)
+        result = times(x, y, [number])
+        assert sys.getrefcount(number) > before
+        if end != "unused":
+            with compiled_backward() if end == "compiled" else contextlib.nullcontext():
+                torch.autograd.grad(result.sum(), x)
+        times(x, y, [1])  # the last call's are kept for a next one
+        del result
+        is_compiled = end == "compiled" and number == 10**9  # torch keeps what it compiled for
+        assert is_compiled or sys.getrefcount(number) == before
+
+
+@pytest.mark.parametrize("made_by", ["python", "c++"])
+def test_lists_are_copied(xy: tuple[Any, Any], made_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if made_by == "python":
+        operators_in_c.leave_to_python(monkeypatch, times)
+    x, y = xy
+    factors = [3]
+    result = times(x, y, factors)
+    assert factors == [3]
+    factors[0] = 100
+    for _ in range(2):
+        (found,) = torch.autograd.grad(result.sum(), x, retain_graph=True)
+        assert torch.equal(found, 3 * y)
 
 
 # --- how it is built ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -34,6 +34,11 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.overload, name)
+
+
+class Pair(NamedTuple):
+    one: Any
+    two: Any
 
 
 @pytest.fixture(autouse=True, params=["python", "c++"])
@@ -201,6 +206,61 @@ def test_results_that_share_memory_with_each_other_are_refused() -> None:
 
     with pytest.raises(RuntimeError, match="must not also be|may not alias"):
         returns(values(4))
+
+
+@pytest.mark.parametrize("kind", [list, Pair._make], ids=["list", "named tuple"])
+def test_several_results_are_a_tuple(made_by: str, kind: Callable[[Any], Any]) -> None:
+    """A function is called once for them, whatever holds them."""
+    calls = []
+
+    @tw.torch.op(f"eager::pair_{kind.__name__}_{len(made_by)}", shape=("x", "x"))
+    def pair(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(1)
+        return kind([x + 1, x + 2])  # type: ignore[no-any-return]
+
+    pair.backward(lambda one, two: one + two)
+    for x in (values(4), values(4).requires_grad_()):
+        for _ in range(3):
+            calls.clear()
+            found = pair(x)
+            assert type(found) is tuple and torch.equal(found[1], x + 2) and len(calls) == 1
+
+
+def test_graphs_of_functions_are_no_results(made_by: str) -> None:
+    """Gradients are the operator's, also where a function enables its own."""
+
+    @tw.torch.op(f"eager::tracked_{len(made_by)}", shape="x")
+    def tracked(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return 2 * x.detach().requires_grad_()
+
+    tracked.backward(lambda grad: 3 * grad)
+    x = values(4)
+    for _ in range(3):
+        assert not tracked(x).requires_grad and torch.equal(tracked(x), 2 * x)
+        given = x.clone().requires_grad_()
+        tracked(given).sum().backward()
+        assert torch.equal(given.grad, torch.full_like(x, 3))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_kernels_that_users_register_are_called(made_by: str, is_known: bool) -> None:
+    """Such as one for the CPU, in place of the simulator."""
+    name = f"eager::replaced_{len(made_by)}_{is_known}"
+
+    @tw.torch.op(name, shape="x")
+    def replaced(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    replaced.backward(lambda grad: 3 * grad)
+    x, wanted = values(4), values(4).requires_grad_()
+    if is_known:
+        assert torch.equal(replaced(x), 2 * x) and torch.equal(replaced(wanted), 2 * x)
+    torch.library.register_kernel(name, "cpu", lambda x: 5 * x)
+    for given in (x, wanted, x, wanted):
+        assert torch.equal(replaced(given), 5 * x)
+    replaced(wanted).sum().backward()
+    assert torch.equal(wanted.grad, torch.full_like(x, 3))
 
 
 @tw.kernel

@@ -209,7 +209,7 @@ def test_autocast_is_as_the_operator_says() -> None:
 
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_backward_passes_are_compiled(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch cannot trace the nodes of calls that are made in C++, so these are made in Python here."""
+    """Of calls that are made in Python; test_calls_in_c.py has the others."""
     from torch._dynamo import compiled_autograd
 
     operators_in_c.leave_to_python(monkeypatch, product)

@@ -6,6 +6,7 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
@@ -72,13 +73,16 @@ struct Plan { /* what repeats a call */
     std::vector<Launch> launches;
 };
 
-/* What a backward function gets beside tensors: the inputs, Ellipsis in the place of each tensor. */
-struct Kept : torch::CustomClassHolder {
+/* What a backward function gets beside tensors: the inputs, Ellipsis in the place of each tensor.
+
+   It is the memory of a tensor, which frees it: compiled autograd passes tensors on to a node, and refuses capsules. */
+struct Kept {
+    const Kept *self = this; /* the tensor's only element, which a copy of the tensor has, too */
     py::object finish, inputs;
-    Kept(py::object finish, py::object inputs) : finish(std::move(finish)), inputs(std::move(inputs)) {}
-    ~Kept() override {
+    static const Kept &of(const Tensor &x) { return **(const Kept *const *)x.const_data_ptr(); }
+    static void drop(void *kept) {
         py::gil_scoped_acquire lock;
-        finish = py::object(), inputs = py::object();
+        delete (Kept *)kept;
     }
 };
 
@@ -88,7 +92,7 @@ struct Kind {
     int failures = 0;
     std::vector<py::object> known; /* what the key has the addresses of */
     std::shared_ptr<const Plan> plan; /* none: the function is called */
-    c10::intrusive_ptr<Kept> kept;    /* where inputs of a kind are equal */
+    Tensor kept;                      /* the last `Kept` */
 };
 
 struct State {
@@ -112,9 +116,12 @@ struct Call {
     variable_list tensors;
     void put(uint64_t word) { words[word_count++] = word; }
     std::string key() const { return std::string((const char *)words, (size_t)word_count * sizeof *words); }
-    py::object tuple() const {
+    py::object tuple() const { /* with copies of lists: who gets one may change it, and the caller later */
         py::object all = owned(PyTuple_New(count));
-        for (int n = 0; n < count; n++) PyTuple_SET_ITEM(all.ptr(), n, Py_NewRef(inputs[n]));
+        for (int n = 0; n < count; n++) {
+            py::object x = PyList_CheckExact(inputs[n]) ? owned(PySequence_List(inputs[n])) : borrowed(inputs[n]);
+            PyTuple_SET_ITEM(all.ptr(), n, x.release().ptr());
+        }
         return all;
     }
 };
@@ -286,7 +293,8 @@ static bool take_results(const State &state, const Call &call, py::handle object
     if (object.is_none()) return !call.wants_gradient;
     if (!THPVariable_CheckExact(object.ptr())) return false;
     Tensor x = THPVariable_Unpack(object.ptr());
-    if (x.is_view() && !x.requires_grad()) x.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
+    if (x.requires_grad()) return false;
+    if (x.is_view()) x.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
     if (state.checks) { /* of our own operators none returns memory that another one has */
         if (!x.has_storage()) return false;
         for (const variable_list *others : {&call.tensors, (const variable_list *)&results})
@@ -314,6 +322,8 @@ static bool compute(const State &state, Kind &kind, const Call &call, variable_l
         object = both[py::int_(0)];
         take_plan(kind, both[py::int_(1)], PyTuple_CheckExact(object.ptr()));
     } else object = owned(PyObject_Call(state.function.ptr(), call.tuple().ptr(), nullptr));
+    if (state.count > 1 && (PyTuple_Check(object.ptr()) || PyList_Check(object.ptr())))
+        object = owned(PySequence_Tuple(object.ptr()));
     is_tuple = !THPVariable_CheckExact(object.ptr());
     return take_results(state, call, object, results);
 }
@@ -322,23 +332,27 @@ static bool compute(const State &state, Kind &kind, const Call &call, variable_l
 
 struct Refused {}; /* a call that is Python's */
 
-static py::object list_of(const variable_list &tensors) {
-    py::list all;
-    for (const Tensor &x : tensors) all.append(owned(THPVariable_Wrap(x)));
-    return std::move(all);
+static py::object tuple_of(const variable_list &tensors) {
+    py::object all = owned(PyTuple_New(tensors.size()));
+    for (size_t n = 0; n < tensors.size(); n++)
+        PyTuple_SET_ITEM(all.ptr(), n, owned(THPVariable_Wrap(tensors[n])).release().ptr());
+    return all;
 }
 
-static c10::intrusive_ptr<Kept> kept_of(const State &state, Kind &kind, const Call &call) {
-    if (kind.kept) return kind.kept;
-    py::object inputs = call.tuple();
-    bool is_fixed = state.repeats;
-    for (int n = 0; n < call.count; n++) {
-        if (THPVariable_CheckExact(call.inputs[n])) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
-        is_fixed &= !PyList_CheckExact(call.inputs[n]); /* the caller may change it */
+/* Calls of a kind with the same inputs share it. */
+static const Tensor &kept_of(const State &state, Kind &kind, const Call &call) {
+    bool is_same = kind.kept.defined();
+    for (int n = 0; n < call.count && is_same && !state.repeats; n++) {
+        PyObject *input = PyTuple_GET_ITEM(Kept::of(kind.kept).inputs.ptr(), n); /* of a list it is a copy */
+        is_same = input == call.inputs[n] || input == Py_Ellipsis;
     }
-    auto kept = c10::make_intrusive<Kept>(state.finish, inputs);
-    if (is_fixed) kind.kept = kept;
-    return kept;
+    if (is_same) return kind.kept;
+    py::object inputs = call.tuple();
+    for (int n = 0; n < call.count; n++)
+        if (THPVariable_CheckExact(call.inputs[n])) PyTuple_SetItem(inputs.ptr(), n, Py_NewRef(Py_Ellipsis));
+    auto kept = new Kept;
+    kept->finish = state.finish, kept->inputs = inputs;
+    return kind.kept = at::from_blob(kept, {1}, Kept::drop, at::kLong);
 }
 
 struct Gradient : torch::autograd::Function<Gradient> {
@@ -355,19 +369,19 @@ struct Gradient : torch::autograd::Function<Gradient> {
                 saved.push_back(THPVariable_Unpack(input));
         if (!saved.empty()) context->save_for_backward(std::move(saved));
         if (state->may_be_none) context->set_materialize_grads(false);
-        context->saved_data["kept"] = at::IValue::make_capsule(kept_of(*state, *kind, *call));
+        context->saved_data["kept"] = kept_of(*state, *kind, *call);
         return results;
     }
 
     static variable_list backward(AutogradContext *context, variable_list gradients) {
         variable_list saved = context->get_saved_variables(), answer;
         py::gil_scoped_acquire lock;
-        auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["kept"].toCapsule());
+        const Kept &kept = Kept::of(context->saved_data["kept"].toTensor());
         py::list needs;
-        for (py::handle input : kept->inputs)
+        for (py::handle input : kept.inputs)
             if (input.ptr() == Py_Ellipsis) needs.append(context->needs_input_grad(needs.size()));
-        py::tuple given = py::make_tuple(kept->inputs, list_of(saved), needs, list_of(gradients));
-        py::object found = owned(PyObject_CallObject(kept->finish.ptr(), given.ptr()));
+        py::tuple given = py::make_tuple(kept.inputs, tuple_of(saved), needs, tuple_of(gradients));
+        py::object found = owned(PyObject_CallObject(kept.finish.ptr(), given.ptr()));
         for (py::handle each : found) {
             bool is_tensor = THPVariable_Check(each.ptr());
             TORCH_CHECK(is_tensor || each.is_none(), "expected Variable or None (got ",
@@ -395,9 +409,7 @@ static PyObject *run(State &state, Kind &kind, Call &call) {
     } else if (!compute(state, kind, call, results, object, is_tuple)) return Py_NewRef(Py_NotImplemented);
     if (object) return object.release().ptr();
     if (!is_tuple) return THPVariable_Wrap(std::move(results[0]));
-    py::tuple all(results.size());
-    for (size_t n = 0; n < results.size(); n++) PyTuple_SET_ITEM(all.ptr(), n, THPVariable_Wrap(std::move(results[n])));
-    return all.release().ptr();
+    return tuple_of(results).release().ptr();
 }
 
 static State &state_of(PyObject *self) { return *(State *)PyCapsule_GetPointer(self, nullptr); }

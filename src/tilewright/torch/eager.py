@@ -142,10 +142,10 @@ def shares_memory(results: Any, args: tuple[Any, ...]) -> bool:
 def without_views(found: Any) -> Any:
     """Return results with tensors of their own in place of views, such as transposed ones, as torch's operators do.
 
-    Autograd refuses to write to views that were made without gradients.
+    Autograd refuses to write to views that were made without gradients. Several results are a tuple or a list.
     """
     if isinstance(found, torch.Tensor):
-        return found.detach() if found._is_view() and not found.requires_grad else found
-    if type(found) in (tuple, list) and any(isinstance(x, torch.Tensor) and x._is_view() for x in found):
-        return type(found)(map(without_views, found))
+        return found.detach() if found._is_view() or found.requires_grad else found
+    if isinstance(found, (tuple, list)):
+        return (list if isinstance(found, list) else tuple)(map(without_views, found))
     return found

@@ -75,7 +75,7 @@ class Backward:
                 places[name] = (len(saved), len(value))
                 saved += value
             else:
-                plain[name] = value
+                plain[name] = [*value] if type(value) is list else value  # the caller may change it
         ctx.plain, ctx.places = plain, places
         ctx.save_for_backward(*saved)  # the one way that lets torch see writes in place
         if self.may_be_none:
@@ -92,7 +92,9 @@ class Backward:
         found = self._found(given, needs, all_dtensors(gradients))
         return tuple(found.get(name) for name in self.inputs)
 
-    def finish(self, values: tuple[Any, ...], saved: list[Any], needs: list[bool], gradients: list[Any]) -> list[Any]:
+    def finish(
+        self, values: tuple[Any, ...], saved: Sequence[Any], needs: list[bool], gradients: Sequence[Any]
+    ) -> list[Any]:
         """Return the gradients of the inputs that are tensors, from what C++ kept: see `Kept` there."""
         tensors = [name for name, value in zip(self.inputs, values, strict=True) if value is ...]
         given: dict[str, Any] = {}
@@ -110,7 +112,8 @@ class Backward:
         """Call the function, and return the gradients by the names of inputs."""
         if "needs" in self.names:
             given["needs"] = needs
-        found: Any = self.function(*gradients, *(given[name] for name in self.names))
+        wanted = [given[name] for name in self.names]
+        found: Any = self.function(*gradients, *[[*x] if type(x) is list else x for x in wanted])  # may be kept on
         if not isinstance(found, Mapping):
             if len(self.tensors) != 1:
                 raise ArgumentError(

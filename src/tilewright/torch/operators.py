@@ -59,6 +59,7 @@ class Operator(Generic[P, R]):
         schema = _schema(name, function, self._signature, mutates)
         self._rule = _rule(name, function, self._signature, shape)
         self._definition = torch.library.custom_op(name, self._run, mutates_args=mutates, schema=schema)
+        self._definition.register_kernel = self._register_kernel
         self.overload: Any = self._definition._opoverload  # Any: torch's OpOverload, which its types do not show
         self._inputs: Inputs = Inputs(self.overload._schema)
         for earlier in _of_name[name]:  # torch has freed what their overloads call: they are this one from here on
@@ -77,17 +78,14 @@ class Operator(Generic[P, R]):
         self._targets = [self._places[given] for given in mutates]
         self._is_ours = name.startswith("tilewright::")
         self.is_collective: bool = False  # other ranks wait for a call, also for one whose results are empty
-        rule = self._rule
-        if rule is not None:
-            self._definition.register_fake(functools.partial(_on_one_device, name, rule))
-        elif self._results:
+        if self._rule is None and self._results:
             raise ArgumentError(
                 f"{name} returns tensors, and nothing says of what shape",
                 help='pass shape="x" for a result like the argument x, or a function of the arguments that returns '
                 "empty tensors",
             )
-        else:
-            self._definition.register_fake(functools.partial(_on_one_device, name, lambda *args, **keywords: None))
+        rule = self._rule or (lambda *args, **keywords: None)
+        self._definition.register_fake(functools.partial(_on_one_device, name, rule))
         # Where there are gradients: a torch.autograd.Function for transforms, and what applies one without them.
         self._function: Transformed | None = None
         self._apply: Callable[..., Any] | None = None
@@ -139,6 +137,11 @@ class Operator(Generic[P, R]):
     def __reduce__(self) -> str:
         return self.__qualname__  # type: ignore[attr-defined,no-any-return]  # one object for each process, as a function
 
+    def _register_kernel(self, *args: Any, **keywords: Any) -> Any:
+        """Leave calls to the dispatcher from here on: it knows of the kernel that the user registers for a device."""
+        self._inputs.is_known, self._calls = False, None
+        return torch.library.CustomOpDef.register_kernel(self._definition, *args, **keywords)
+
     def _refuse_gradients(self, given: Iterable[Any]) -> None:
         """Raise an error for tensors that require a gradient: what is written would pass without one."""
         for x in tree_leaves(given):
@@ -174,7 +177,9 @@ class Operator(Generic[P, R]):
 
     def _run_direct(self, *args: Any) -> Any:
         """Compute as the dispatcher would have it computed; what it refuses, it shall refuse."""
-        found = self._compute(*args)
+        found = self._compute(*[[*x] if type(x) is list else x for x in args])  # the caller's lists stay as they are
+        if self._results > 1 and type(found) is list:
+            found = tuple(found)
         if not self._is_ours and (not self._is_right(found) or shares_memory(found, args)):
             return self.overload(*args)
         return found
