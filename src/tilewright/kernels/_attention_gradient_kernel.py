@@ -387,7 +387,9 @@ class Consumer:
         """Begin the product of K or V with Q or dO of a stage."""
         tw.wgmma_fence()
         stage_of_both = which * self.plan.stages + stage
-        tw.gemm(self.plan.scores, self.tKV[:, :, :, which], self.tQG[:, :, :, stage_of_both], acc, accumulate=False)
+        for n in tw.static_range(self.plan.depth // 16):
+            a, b = self.tKV[:, :, n, which], self.tQG[:, :, n, stage_of_both]
+            tw.gemm(self.plan.scores, a, b, acc, accumulate=n > 0)
         tw.wgmma_commit()
 
     @tw.function

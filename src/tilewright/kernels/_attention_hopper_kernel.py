@@ -189,9 +189,10 @@ class Consumer:
         self.next = tw.named_barrier(1 + (self.consumer + 1) % plan.consumers, 2 * WARPGROUP)
         by_scores, self.by_output = plan.scores.get_slice(tid), plan.output.get_slice(tid)
         self.tQ, self.tK = by_scores.partition_A(sQ), by_scores.partition_B(sKV)
-        self.tV = self.by_output.partition_B(sKV.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
+        sV = tw.local_tile(sKV, (plan.keys, plan.value_head, plan.smem_kv.shape[2]), (0, 0, 0))
+        self.tV = self.by_output.partition_B(sV.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
         self.S = tw.registers(tw.float32, plan.scores.partition_shape((plan.rows, plan.keys), "C"))
-        self.acc = tw.registers(tw.float32, plan.output.partition_shape((plan.rows, plan.head), "C"))
+        self.acc = tw.registers(tw.float32, plan.output.partition_shape((plan.rows, plan.value_head), "C"))
         self.scores, self.sums = (
             tw.accumulator_rows(mma, values) for mma, values in ((plan.scores, self.S), (plan.output, self.acc))
         )
@@ -291,7 +292,8 @@ class Consumer:
     def begin_scores(self, q, k):
         """Begin S = Q K^T of two stages."""
         tw.wgmma_fence()
-        tw.gemm(self.plan.scores, self.tQ[:, :, :, q], self.tK[:, :, :, k], self.S, accumulate=False)
+        for n in tw.static_range(self.plan.depth // 16):
+            tw.gemm(self.plan.scores, self.tQ[:, :, n, q], self.tK[:, :, n, k], self.S, accumulate=n > 0)
         tw.wgmma_commit()
 
     @tw.function
@@ -364,13 +366,15 @@ class Consumer:
         if is_packed:  # the rows behind are another sequence's
             begin = work.first_token
             results = tw.guarded(out[batch, work.head, begin : begin + work.tokens, :])
-        tile = self.by_output.partition_C(tw.local_tile(results, (plan.rows, plan.head), (work.row // plan.rows, 0)))
+        tile = self.by_output.partition_C(
+            tw.local_tile(results, (plan.rows, plan.value_head), (work.row // plan.rows, 0))
+        )
         if plan.is_in_parts:
             tw.copy(self.acc, tile)
         elif is_packed and work.row + 64 * self.consumer + 64 > work.tokens:
             tw.copy(self.acc.to(out.dtype), tile)
         else:
-            buffer = tw.local_tile(self.sQ[:, :, q], (64, plan.head), (self.consumer, 0))
+            buffer = tw.local_tile(self.sQ[:, :, q], (64, plan.value_head), (self.consumer, 0))
             self.store_whole(out, buffer, work)
 
     @tw.function
@@ -384,7 +388,7 @@ class Consumer:
         if tid == 0:
             first_row = work.first_token + work.row + 64 * consumer
             rows = tw.domain_offset((first_row, 0), tw.guarded(out)[work.batch, work.head, ...])
-            tw.copy(STORE, buffer, tw.local_tile(rows, (64, self.plan.head), (0, 0)))
+            tw.copy(STORE, buffer, tw.local_tile(rows, (64, self.plan.value_head), (0, 0)))
             tw.tma_store_commit()
             tw.tma_store_wait(0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any  # Any: arrays of any library
 
@@ -260,18 +261,19 @@ def by_warpgroups(
     each, is_cut = k.shape[2] // count, bool(problem.sequences.given())
     kind = {"is_narrow": q.shape[2] <= count * NARROW, "is_cut": is_cut}
     kind["is_low"] = not any(kind.values()) and is_low(q.shape[3], q.shape[2])
-    plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, **kind)
+    planned = partial(hopper_plan, q.dtype, q.shape[3], *sides, values=out.shape[3])
+    plan = planned(keys, **kind)
     tiles, blocks = blocks_of(problem, q, plan.rows), blocks or multiprocessors_of(problem.q)
     parts = parts or count_parts(tiles, -(-each // plan.keys), blocks, math.prod(out.shape))
     if keys is None and parts == 1:
         if is_small(q.shape[3], each):
             kind = {"is_small": True, "is_cut": is_cut}
-            plan = hopper_plan(q.dtype, q.shape[3], *sides, **kind)
+            plan = planned(**kind)
             tiles, blocks = blocks_of(problem, q, plan.rows), blocks * plan.blocks
         if not is_cut and not kind.get("is_narrow"):
             keys = keys_of(each, plan.keys, any(sides))
     grid = min(blocks, tiles * parts)
-    plan = hopper_plan(q.dtype, q.shape[3], *sides, keys, is_in_parts=parts > 1, **kind)
+    plan = planned(keys, is_in_parts=parts > 1, **kind)
     numbers = problem.factor, *map(np.int32, (problem.left, problem.right, heads_together(views, grid)))
 
     def launch(out: View, lse: View | None) -> None:
@@ -434,7 +436,7 @@ def gradients_on_hopper(
     """
     q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
     batch, heads, _, head = q.shape
-    plan = hopper_gradient_plan(q.dtype, head, ordered)
+    plan = hopper_gradient_plan(q.dtype, max(head, v.shape[3]), ordered)
     head, blocks = plan.head, blocks_of(problem, q, plan.columns)
     rows, slots = blocks * plan.columns, blocks * plan.consumers
     made = result(problem.function, None, problem.q, (rows * head,), float32)
@@ -457,8 +459,9 @@ def gradients_on_hopper(
         dk, dv, seen(made, slots, values // 256, 256), seen(counted, blocks), k, v, q, given[0], tops, delta,
         *places, problem.factor, factor, np.int32(problem.right), np.int32(problem.left), np.int32(together), plan,
     )  # fmt: skip
-    threads = 128 * plan.consumers
-    launcher(finish_tokens, blocks, threads)(dq, seen(made, slots, values // 512, 128, 4), places[0], factor, plan)
+    launcher(finish_tokens, blocks, 128 * plan.consumers)(
+        dq, seen(made, slots, values // 512, 128, 4), places[0], factor, plan
+    )
 
 
 def multiprocessors_of(x: Operand) -> int:

@@ -15,7 +15,8 @@ from tilewright.runtime.views import View
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_mma
 
 WARPGROUP = 128
-HEADS = (64, 128, 256)
+HEADS = (64, 128, 192, 256)
+_HEADS_OF_GRADIENTS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
@@ -24,7 +25,7 @@ CACHED = 1 << 26  # bytes of tokens or keys that are taken together, near what t
 _SHORT = {64: 32, 128: 64}
 _FEW_KEYS = 1024  # up to which several small blocks of a multiprocessor take less time than a large one
 # By the head: keys, and stages of Q and of K and V.
-_NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 256: (64, 1, 5)}
+_NARROW_TILES = {64: (160, 1, 10), 128: (128, 1, 6), 192: (96, 1, 5), 256: (64, 1, 5)}
 _MOST_STAGES = 12  # of smaller tiles of K and V
 _MOST_SCALE = 64.0  # of scores in units of log 2: the least score times it is finite
 
@@ -39,7 +40,9 @@ class HopperAttentionPlan:
 
     rows: int  # of Q in a tile: 64 for each consumer
     keys: int  # in a tile of K and V
-    head: int  # elements of a head
+    head: int  # elements of a head in shared memory
+    depth: int  # those of Q and K that are multiplied: the others are zeros
+    value_head: int  # those of V
     has_left: bool
     has_right: bool
     smem_q: ComposedLayout  # (rows, head, stages)
@@ -67,9 +70,14 @@ class HopperAttentionPlan:
         return WARPGROUP * (1 + self.consumers)
 
 
-def filled(elements: int) -> int:
+def filled(elements: int, heads: Sequence[int] = HEADS) -> int:
     """Return the elements of tiles: TMA fills heads up with zeros."""
-    return next(head for head in HEADS if elements <= head)
+    return next(head for head in heads if elements <= head)
+
+
+def multiplied(elements: int) -> int:
+    """Return the elements of heads that an instruction adds up products of: 16 at a time."""
+    return -(-elements // 16) * 16
 
 
 def is_low(elements: int, tokens: int) -> bool:
@@ -130,10 +138,13 @@ def hopper_plan(
     is_low: bool = False,
     is_narrow: bool = False,
     is_in_parts: bool = False,
+    values: int | None = None,
     is_cut: bool = False,
     is_small: bool = False,
 ) -> HopperAttentionPlan:
     """Return the plan for float16 or bfloat16 and up to 256 elements a head; `keys` is another tile of keys.
+
+    `values` are the elements of a head of V, if they are fewer.
 
     A narrow one has 64 rows: for so few tokens it is the keys' way from memory that takes the time. A low one has 128
     for heads of 64 elements, too. Where sequences are cut out of arrays (`is_cut`), where they are takes registers:
@@ -143,12 +154,13 @@ def hopper_plan(
     >>> plan.rows, plan.keys, plan.threads
     (128, 128, 384)
     """
-    head = filled(elements)
+    head, value_head = filled(elements), filled(values or elements)
     # What registers and shared memory hold; masks need registers too, and 160 keys are too coarse for the diagonal.
     is_masked = has_left or has_right
     rows, most, q_stages, stages = {
         64: (192, 96 if has_left and has_right else 112, 2, 8),
         128: (128, 128 if is_masked else 160, 2, 4),
+        192: (128, 80 if is_masked and value_head == 192 else 112, 1, 4),
         256: (128, 80 if not is_masked else 48 if has_left and has_right else 64, 1, 4),
     }[head]
     if is_low and head == 64:
@@ -161,19 +173,24 @@ def hopper_plan(
             most -= 32 if head == 64 else 16
     elif is_cut:
         both = has_left and has_right
-        most = (80 if both else 96) if head == 64 else 112 if both else min(most, 144)
+        if value_head == 192:
+            most = 64 if both else 80
+        else:
+            most = (80 if both else 96) if head == 64 else 112 if both else min(most, 144)
     elif is_in_parts and head == 256:
         most = 48  # where they are stored takes registers too
     tile, consumers, types = keys or most, rows // 64, _TYPES[dtype]
     stages = max(min(stages * most // tile, _MOST_STAGES), 2)
     lines = atoms.GMMA_K_SW128(dtype)
-    product = getattr(atoms, f"SM90_64x{head}x16_{types}_RS").with_majors("K", "MN")
+    product = getattr(atoms, f"SM90_64x{value_head}x16_{types}_RS").with_majors("K", "MN")
     smem_q, smem_kv = tile_to_shape(lines, (rows, head, q_stages)), tile_to_shape(lines, (tile, head, stages))
     assert isinstance(smem_q, ComposedLayout) and isinstance(smem_kv, ComposedLayout)
     return HopperAttentionPlan(
         rows,
         tile,
         head,
+        multiplied(elements),
+        value_head,
         has_left,
         has_right,
         smem_q,
@@ -197,6 +214,7 @@ class HopperGradientPlan:
     rows: int
     columns: int
     head: int
+    depth: int  # elements of a head that S and dP add up products of
     smem_a: ComposedLayout  # (rows, head, 2)
     smem_b: ComposedLayout  # (columns, head, 2 stages)
     smem_w: ComposedLayout  # (rows, columns, stages), or P and W
@@ -239,7 +257,7 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
-    head = filled(elements)
+    head = filled(elements, _HEADS_OF_GRADIENTS)
     # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; shared memory
     # has room for 16 numbers of each thread beside two stages of long heads.
     rows, columns, parts, pieces = {64: (128, 128, 1, 1), 128: (128, 64, 1, 1), 256: (64, 64, 2, 4)}[head]
@@ -260,6 +278,7 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
         rows,
         columns,
         head,
+        multiplied(elements),
         of_keys,
         of_tokens,
         of_weights,
@@ -289,10 +308,13 @@ def why_not(views: Sequence[View], factor: float, arch: Arch) -> str | None:
         return f"{arch.name} has no wgmma"
     if q.dtype not in _TYPES or out.dtype != q.dtype:
         return f"wgmma takes A of float16 or bfloat16 from registers, and q is {q.dtype}"
-    if not FEWEST <= q.shape[3] <= HEADS[-1] or v.shape[3] != q.shape[3]:
-        return f"heads have {q.shape[3]} and {v.shape[3]} elements, and tiles {FEWEST} to {HEADS[-1]}, the same of both"
-    if q.shape[3] * q.dtype.bytes % VECTOR_BYTES:
-        return f"TMA stores whole {VECTOR_BYTES} bytes, and heads have {q.shape[3]} elements"
+    heads = q.shape[3], v.shape[3]
+    if not FEWEST <= min(heads) <= max(heads) <= HEADS[-1] or filled(heads[1]) > filled(heads[0]):
+        return (
+            f"heads have {heads[0]} and {heads[1]} elements, and tiles {FEWEST} to {HEADS[-1]}, no more of V than of K"
+        )
+    if any(head * q.dtype.bytes % VECTOR_BYTES for head in heads):
+        return f"TMA stores whole {VECTOR_BYTES} bytes, and heads have {heads[0]} and {heads[1]} elements"
     if not 0 < factor <= _MOST_SCALE:
         return f"scores are scaled after their maximum is taken, and {factor} changes their order or overflows"
     for x in views:

@@ -192,13 +192,13 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("head", [64, 128, 256])
+@pytest.mark.parametrize(("head", "values"), [(64, 64), (128, 128), (160, 160), (192, 128), (256, 256)])
 @pytest.mark.parametrize(
     ("kind", "left", "right"),
     [(kind, *mask) for kind in ("", "sequences") for mask in MASKS] + [(kind, False, True) for kind in KINDS],
 )
 @pytest.mark.slow
-def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind: str) -> None:
+def test_warpgroups_fit_into_registers(head: int, values: int, left: bool, right: bool, kind: str) -> None:
     if "small" in kind and head > 64:
         pytest.skip("small blocks are for heads of up to 64 elements")
     plan = hopper_plan(
@@ -211,15 +211,17 @@ def test_warpgroups_fit_into_registers(head: int, left: bool, right: bool, kind:
         is_narrow="narrow" in kind,
         is_in_parts="parts" in kind,
         is_cut="sequences" in kind or "lengths" in kind,
+        values=values,
     )
-    x, lse = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4096))
-    out = tw.spec(tw.float32, (1, 2, 4096, head)) if plan.is_in_parts else x
+    x, v = (tw.spec(tw.bfloat16, (1, 2, 4096, elements)) for elements in (head, values))
+    lse = tw.spec(tw.float32, (1, 2, 4096))
+    out = tw.spec(tw.float32, (1, 2, 4096, values)) if plan.is_in_parts else v
     lengths = tw.spec(tw.int32, (1,)) if "lengths" in kind else None
     offsets = tw.spec(tw.int32, (9,)) if "sequences" in kind else None
     sequences = offsets, offsets, lengths
     numbers = np.float32(0.1), np.int32(1), np.int32(1), np.int32(1)
     lowered = attend_by_warpgroups.configure(min_blocks=plan.blocks).lower(
-        out, lse, x, x, x, *sequences, *numbers, plan, arch="sm_90a", block=plan.threads
+        out, lse, x, x, v, *sequences, *numbers, plan, arch="sm_90a", block=plan.threads
     )
     resources = lowered.module.resources
     assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
