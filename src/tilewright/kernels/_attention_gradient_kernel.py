@@ -287,7 +287,7 @@ class Consumer:
                 of_both = [self.shared.QG[:, :, stage], self.shared.QG[:, :, plan.stages + stage]]
                 clear_behind(of_both, place.tokens - column, plan)
             S = fragment(plan.scores, plan.rows, plan.columns)
-            if plan.is_divided:  # passed on under this product, and the other half under that of dK
+            if plan.parts > 1:  # passed on under this product, and the other half under that of dK
                 acc_q = self.begin_tokens(n - 1, 1)
             self.begin_scores(self.consumer if plan.is_divided else 0, stage, S)
             tw.wgmma_wait(1)  # the product of the step before with its W
@@ -295,7 +295,7 @@ class Consumer:
                 signal(self.barriers.used[1])
             if n > 1:
                 state.give_back(tw.where(stage == 0, plan.stages, stage) - 1)
-                if plan.is_divided:
+                if plan.parts > 1:
                     self.pass_on(n - 1, acc_q, 1)
             if plan.is_divided:
                 tw.wgmma_wait(0)
@@ -306,10 +306,11 @@ class Consumer:
             heads_left = tw.where(heads_left == 1, group, heads_left - 1)
         if plan.is_divided:  # or the compiler moves sums of the loop while a product runs, and serialises products
             tw.wgmma_wait(0)
-        acc_q = self.begin_tokens(steps, plan.parts - 1)
-        tw.wgmma_wait(0)
-        if steps > 0:
-            self.pass_on(steps, acc_q, plan.parts - 1)
+        if plan.parts > 1 or not plan.is_divided:
+            acc_q = self.begin_tokens(steps, plan.parts - 1)
+            tw.wgmma_wait(0)
+            if steps > 0:
+                self.pass_on(steps, acc_q, plan.parts - 1)
 
     @tw.function
     def put_nothing(self):

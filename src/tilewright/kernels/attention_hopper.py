@@ -16,7 +16,6 @@ from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_
 
 WARPGROUP = 128
 HEADS = (64, 128, 192, 256)
-_HEADS_OF_GRADIENTS = (64, 128, 256)
 FEWEST = 40  # elements of a head: mma.sync has smaller tiles for 32 and less
 _TYPES = {bfloat16: "F32BF16BF16", float16: "F32F16F16"}
 NARROW = 64  # rows of a tile of one consumer
@@ -70,9 +69,9 @@ class HopperAttentionPlan:
         return WARPGROUP * (1 + self.consumers)
 
 
-def filled(elements: int, heads: Sequence[int] = HEADS) -> int:
+def filled(elements: int) -> int:
     """Return the elements of tiles: TMA fills heads up with zeros."""
-    return next(head for head in heads if elements <= head)
+    return next(head for head in HEADS if elements <= head)
 
 
 def multiplied(elements: int) -> int:
@@ -257,20 +256,31 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
-    head = filled(elements, _HEADS_OF_GRADIENTS)
+    head = filled(elements)
     # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; shared memory
     # has room for 16 numbers of each thread beside two stages of long heads.
-    rows, columns, parts, pieces = {64: (128, 128, 1, 1), 128: (128, 64, 1, 1), 256: (64, 64, 2, 4)}[head]
-    is_divided, types, lines = head == 256, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
+    rows, columns, parts, pieces = {
+        64: (128, 128, 1, 1),
+        128: (128, 64, 1, 1),
+        192: (64, 64, 1, 1),
+        256: (64, 64, 2, 4),
+    }[head]
+    is_divided, types, lines = head > 128, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
     of_w = 2 if ordered or is_divided else 3
+    of_heads = atoms.GMMA_K_SW64(dtype) if head == 192 else lines  # half of a head is not whole lines of 64
     of_keys, of_tokens, of_weights, of_sums = (
         tile_to_shape(lines, shape)
-        for shape in ((rows, head, 2), (columns, head, 4), (rows, columns, of_w), (columns, head))
+        for lines, shape in (
+            (of_heads, (rows, head, 2)),
+            (of_heads, (columns, head, 4)),
+            (lines, (rows, columns, of_w)),
+            (of_heads, (columns, head)),
+        )
     )
     # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
     over, by_keys = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
     scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), by_keys)
-    product = f"SM90_64x{min(head, 128)}x16_{types}_{'SS' if is_divided else 'RS'}"
+    product = f"SM90_64x{head // 2 if is_divided else head}x16_{types}_{'SS' if is_divided else 'RS'}"
     turned = getattr(atoms, f"SM90_64x{head // over[1] // parts}x16_{types}_SS").with_majors("MN", "MN")
     tokens = make_tiled_mma(turned, over)
     lines_of_sums = columns * head // 512 // pieces
@@ -294,7 +304,7 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
         parts,
         pieces,
-        registers=(40, 232) if head == 256 else (24, 240),
+        registers=(40, 232) if is_divided else (24, 240),
     )
 
 
