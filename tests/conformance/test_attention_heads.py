@@ -26,6 +26,9 @@ CASES = [
     pytest.param((1, 1, 1, 50, 60, 80, 80), {}, id="80"),
     pytest.param((2, 2, 1, 30, 40, 104, 48), {"causal": True}, id="104 and 48", marks=SLOW),
     pytest.param((1, 1, 1, 40, 70, 256, 192), {}, id="256 and 192", marks=SLOW),
+    pytest.param((1, 1, 1, 70, 20, 256, 128), {"causal": True}, id="256 and 128", marks=SLOW),
+    pytest.param((1, 2, 1, 30, 50, 192, 64), {}, id="192 and 64", marks=SLOW),
+    pytest.param((1, 1, 1, 70, 66, 112, 128), {"window": (9, 3)}, id="112 and 128", marks=SLOW),
 ]
 
 

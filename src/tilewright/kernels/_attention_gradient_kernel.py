@@ -244,10 +244,15 @@ class Consumer:
         # Of a number that comes from one lane the compiler knows that it is the same in all.
         self.consumer, self.tid = tw.shuffle(tw.warpgroup_id() - 1, 0), tw.thread_idx.x - WARPGROUP
         of_scores = self.tid % plan.scores.size
-        by_sums, by_tokens = (mma.get_slice(self.consumer * WARPGROUP) for mma in (plan.sums, plan.tokens))
+        by_sums, by_values, by_tokens = (
+            mma.get_slice(self.consumer * WARPGROUP) for mma in (plan.sums, plan.value_sums, plan.tokens)
+        )
         by_scores = plan.scores.get_slice(of_scores if plan.is_divided else self.consumer * WARPGROUP)
         self.tKV, self.tQG = by_scores.partition_A(shared.KV), by_scores.partition_B(shared.QG)
-        self.turned_qg = by_sums.partition_B(shared.QG.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
+        turned_qg = shared.QG.map_layout(lambda layout: tw.select(layout, 1, 0, 2))
+        self.turned_q = by_sums.partition_B(turned_qg)
+        of_values = plan.value_head, plan.columns, 2 * plan.stages
+        self.turned_g = by_values.partition_B(tw.local_tile(turned_qg, of_values, (0, 0, 0)))
         self.tP = by_sums.partition_A(shared.W) if plan.is_divided else None
         self.tW = by_tokens.partition_A(shared.W.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
         turned, self.wide = (
@@ -257,7 +262,8 @@ class Consumer:
         self.turned_k = [
             by_tokens.partition_B(tw.local_tile(turned, (self.wide, plan.rows), (n, 0))) for n in range(plan.parts)
         ]
-        self.acc_k, self.acc_v = (fragment(plan.sums, plan.rows, plan.head) for _ in "KV")
+        self.acc_k = fragment(plan.sums, plan.rows, plan.head)
+        self.acc_v = fragment(plan.value_sums, plan.rows, plan.value_head)
         tw.clear(self.acc_k)
         tw.clear(self.acc_v)
         whole_tile = tw.identity_tensor((plan.rows, plan.columns))
@@ -341,7 +347,7 @@ class Consumer:
         if plan.columns > 64:
             shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))
         tw.wgmma_fence()
-        tw.gemm(plan.sums, weights, self.turned_qg[:, :, :, plan.stages + stage], self.acc_v)
+        tw.gemm(plan.value_sums, weights, self.turned_g[:, :, :, plan.stages + stage], self.acc_v)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
         self.incline(slopes, shares, stage)
@@ -349,7 +355,7 @@ class Consumer:
         self.put(n % stages, dP)
         steep = tw.as_operand_a(plan.scores, dP, to=plan.sums)
         acc_q = self.begin_tokens(n - 1, 0)
-        tw.gemm(plan.sums, steep, self.turned_qg[:, :, :, stage], self.acc_k)
+        tw.gemm(plan.sums, steep, self.turned_q[:, :, :, stage], self.acc_k)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
         signal(used[(n - 1) % stages])
@@ -374,10 +380,10 @@ class Consumer:
             self.put(1, S)
         written[0].wait(n % 2)
         tw.wgmma_fence()
-        tw.gemm(plan.sums, self.tP[:, :, :, 0], self.turned_qg[:, :, :, plan.stages + stage], self.acc_v)
+        tw.gemm(plan.value_sums, self.tP[:, :, :, 0], self.turned_g[:, :, :, plan.stages + stage], self.acc_v)
         tw.wgmma_commit()
         acc_q = self.begin_tokens(n, 0)
-        tw.gemm(plan.sums, self.tP[:, :, :, 1], self.turned_qg[:, :, :, stage], self.acc_k)
+        tw.gemm(plan.sums, self.tP[:, :, :, 1], self.turned_q[:, :, :, stage], self.acc_k)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
         signal(used[0])
@@ -388,9 +394,10 @@ class Consumer:
         """Begin the product of K or V with Q or dO of a stage."""
         tw.wgmma_fence()
         stage_of_both = which * self.plan.stages + stage
-        for n in tw.static_range(self.plan.depth // 16):
-            a, b = self.tKV[:, :, n, which], self.tQG[:, :, n, stage_of_both]
-            tw.gemm(self.plan.scores, a, b, acc, accumulate=n > 0)
+        for n in tw.static_range(max(self.plan.depths) // 16):
+            if n < self.plan.depths[1] // 16 or which == 0:
+                a, b = self.tKV[:, :, n, which], self.tQG[:, :, n, stage_of_both]
+                tw.gemm(self.plan.scores, a, b, acc, accumulate=n > 0)
         tw.wgmma_commit()
 
     @tw.function
@@ -462,11 +469,15 @@ class Consumer:
     def store(self, dK, dV, factor):
         """Store the consumer's rows."""
         self.acc_k *= factor
-        for target, acc in ((dK, self.acc_k), (dV, self.acc_v)):
-            thread, rows = self.plan.sums.get_slice(self.tid), target[self.place.batch, self.place.head, ...]
+        plan = self.plan
+        for target, acc, mma, head in (
+            (dK, self.acc_k, plan.sums, plan.head),
+            (dV, self.acc_v, plan.value_sums, plan.value_head),
+        ):
+            thread, rows = mma.get_slice(self.tid), target[self.place.batch, self.place.head, ...]
             if self.place.is_packed:
                 rows = rows[self.place.first_key : self.place.first_key + self.place.keys, :]
-            part = tw.local_tile(tw.guarded(rows), (self.plan.rows, self.plan.head), (self.place.tile, 0))
+            part = tw.local_tile(tw.guarded(rows), (plan.rows, head), (self.place.tile, 0))
             tw.copy(acc.to(target.dtype), thread.partition_C(part))
 
 

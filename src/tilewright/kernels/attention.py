@@ -436,7 +436,7 @@ def gradients_on_hopper(
     """
     q, k, v = (problem.heads(x) for x in (problem.q, problem.k, problem.v))
     batch, heads, _, head = q.shape
-    plan = hopper_gradient_plan(q.dtype, max(head, v.shape[3]), ordered)
+    plan = hopper_gradient_plan(q.dtype, head, ordered, v.shape[3])
     head, blocks = plan.head, blocks_of(problem, q, plan.columns)
     rows, slots = blocks * plan.columns, blocks * plan.consumers
     made = result(problem.function, None, problem.q, (rows * head,), float32)

@@ -213,7 +213,8 @@ class HopperGradientPlan:
     rows: int
     columns: int
     head: int
-    depth: int  # elements of a head that S and dP add up products of
+    value_head: int
+    depths: tuple[int, int]  # elements of a head that S and dP add up products of
     smem_a: ComposedLayout  # (rows, head, 2)
     smem_b: ComposedLayout  # (columns, head, 2 stages)
     smem_w: ComposedLayout  # (rows, columns, stages), or P and W
@@ -222,7 +223,8 @@ class HopperGradientPlan:
     smem_sums: Layout  # (rows of 256 values, 256, consumers), of a piece
     quads: Layout  # the same as (four values, thread, value, consumer)
     scores: TiledMMA  # S = K Q^T
-    sums: TiledMMA  # dV += P dO
+    sums: TiledMMA  # dK += W Q
+    value_sums: TiledMMA  # dV += P dO
     tokens: TiledMMA  # dQ = W^T K
     write: TiledCopy  # P and W to shared memory
     read: TiledCopy  # P from there
@@ -246,8 +248,10 @@ class HopperGradientPlan:
 
 
 @lru_cache(maxsize=64)
-def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> HopperGradientPlan:
-    """Return the plan of all gradients, for heads of up to 256 elements.
+def hopper_gradient_plan(
+    dtype: DType, elements: int, ordered: bool = True, values: int | None = None
+) -> HopperGradientPlan:
+    """Return the plan of all gradients, for heads of up to 256 elements; `values` are those of V, if they are fewer.
 
     Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer; for long heads there
     is no room for it.
@@ -256,7 +260,10 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
     >>> plan.rows, plan.columns, plan.threads
     (128, 64, 384)
     """
-    head = filled(elements)
+    values = values or elements
+    head, value_head = filled(elements), filled(values)
+    if head == 256 and value_head != 128:  # a half is of whole lines
+        value_head = head
     # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; shared memory
     # has room for 16 numbers of each thread beside two stages of long heads.
     rows, columns, parts, pieces = {
@@ -280,7 +287,15 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
     # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
     over, by_keys = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
     scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), by_keys)
-    product = f"SM90_64x{head // 2 if is_divided else head}x16_{types}_{'SS' if is_divided else 'RS'}"
+    of_keys_and_values = (
+        make_tiled_mma(
+            getattr(atoms, f"SM90_64x{n // 2}x16_{types}_SS" if is_divided else f"SM90_64x{n}x16_{types}_RS").with_majors(
+                "K", "MN"
+            ),
+            (1, 2, 1) if is_divided else by_keys,
+        )
+        for n in (head, value_head)
+    )
     turned = getattr(atoms, f"SM90_64x{head // over[1] // parts}x16_{types}_SS").with_majors("MN", "MN")
     tokens = make_tiled_mma(turned, over)
     lines_of_sums = columns * head // 512 // pieces
@@ -288,7 +303,8 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
         rows,
         columns,
         head,
-        multiplied(elements),
+        value_head,
+        (multiplied(elements), multiplied(values)),
         of_keys,
         of_tokens,
         of_weights,
@@ -297,7 +313,7 @@ def hopper_gradient_plan(dtype: DType, elements: int, ordered: bool = True) -> H
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,
-        make_tiled_mma(getattr(atoms, product).with_majors("K", "MN"), (1, 2, 1) if is_divided else by_keys),
+        *of_keys_and_values,
         tokens,
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, scores),
         make_tiled_copy_C(atoms.SM75_U32x4_LDSM_N, scores),
