@@ -17,6 +17,7 @@ from tilewright.dtypes import DType
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, packing_us
 from tilewright.kernels.problem import Configuration, Major, Operand, Problem
+from tilewright.launch import Launcher
 from tilewright.trace.host_numbers import NumberUse
 
 P = TypeVar("P")
@@ -202,6 +203,11 @@ def with_numbers(plan: P, problem: Problem, arch: Arch) -> P:
         return plan
     numbers = function.uses(problem.accumulator, problem.elements, arch)
     return cast("P", replace(found, epilogue=replace(found.epilogue, numbers=numbers)))
+
+
+def launch_of(launcher: Launcher, plan: Any) -> KernelLaunch:
+    """Return the launch of a kernel by what it is compiled for."""
+    return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
 def _unmet(problem: Problem, operand: Operand, needs: LayoutNeeds) -> bool:
