@@ -138,8 +138,7 @@ class Gemv(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan = with_numbers(_plan(problem, configuration), problem, arch)
         blocks = -(-(problem.m if plan.is_turned else problem.n) // plan.columns) * problem.batch
-        kernel = _kernel(len(problem.operands) + len(plan.epilogue.numbers))
-        return launch_of(kernel[blocks, plan.threads], plan)
+        return launch_of(problem, plan, blocks, _kernel)
 
 
 def _read(plan: GemvPlan, size: int) -> float:

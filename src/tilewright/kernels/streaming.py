@@ -119,8 +119,7 @@ class Streaming(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan = with_numbers(_plan(problem, configuration), problem, arch)
         blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
-        kernel = _kernel(len(problem.operands) + len(plan.epilogue.numbers))
-        return launch_of(kernel[blocks, plan.threads], plan)
+        return launch_of(problem, plan, blocks, _kernel)
 
 
 def _registers(rows: int) -> int:

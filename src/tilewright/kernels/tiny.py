@@ -167,8 +167,7 @@ class Tiny(Family):
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan = with_numbers(_plan(problem, configuration), problem, arch)
-        kernel = _kernel(len(problem.operands) + len(plan.epilogue.numbers))
-        return launch_of(kernel[-(-problem.batch // plan.matrices), plan.threads], plan)
+        return launch_of(problem, plan, -(-problem.batch // plan.matrices), _kernel)
 
 
 def _rate(accumulator: DType, machine: Machine) -> float:

@@ -99,5 +99,4 @@ def launch_plan(problem: Problem, plan: WeightPlan, arch: Arch, kernel_of: Calla
     """Return the launch of a plan, by the kernel that takes so many arrays and numbers further."""
     plan = with_numbers(plan, problem, arch)
     blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
-    kernel = kernel_of(plan.arrays + len(problem.operands) + len(plan.epilogue.numbers))
-    return launch_of(kernel[blocks, plan.threads], plan)
+    return launch_of(problem, plan, blocks, kernel_of, plan.arrays)

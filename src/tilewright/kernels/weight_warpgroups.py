@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
@@ -292,8 +292,8 @@ class WeightWarpgroups(WeightFamily):
         plan = with_numbers(warpgroup_plan(problem, configuration), problem, arch)
         tiles = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
         blocks = min(tiles, configuration.blocks) if plan.peers == 1 else tiles * plan.peers
-        further = plan.arrays + len(problem.operands) + len(plan.epilogue.numbers)
-        return launch_of(_kernel(further, plan.peers, plan.begins_early)[blocks, THREADS], plan)
+        kernel_of = partial(_kernel, cluster=plan.peers, is_early=plan.begins_early)
+        return launch_of(problem, plan, blocks, kernel_of, plan.arrays)
 
 
 def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: Arch) -> WarpgroupConfiguration | None:
