@@ -201,6 +201,11 @@ def blocks_with(threads: int, registers: int, shared_bytes: int, arch: Arch) -> 
     return max(1, min(blocks_allowed(arch, threads=threads, registers=registers, shared_bytes=shared_bytes).values()))
 
 
+def lack_of_products(problem: Problem, arch: Arch) -> str:
+    """Return the reason why warps cannot multiply tiles of 16 x 8 x 16."""
+    return f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}"
+
+
 def lack_of_shared(shared_bytes: int, arch: Arch) -> str:
     """Return the reason why a block cannot have so many bytes of shared memory."""
     return f"{shared_bytes} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"

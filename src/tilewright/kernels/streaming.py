@@ -16,7 +16,7 @@ from tilewright.dtypes import bfloat16, float16
 from tilewright.kernels._streaming_kernel import stream_matrix
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources, launch_of, with_numbers
-from tilewright.kernels.model import Machine, Prediction, blocks_with
+from tilewright.kernels.model import Machine, Prediction, blocks_with, lack_of_products
 from tilewright.kernels.problem import Configuration, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
@@ -99,7 +99,7 @@ class Streaming(Family):
         registers, limit = _registers(rows), min(arch.registers_per_thread, 65536 // configuration.threads)
         rejection = None
         if arch.number < 80:
-            rejection = f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}"
+            rejection = lack_of_products(problem, arch)
         elif registers > limit:
             rejection = f"about {registers} registers a thread; {configuration.threads} threads have {limit}"
         return Resources(shared, rows // 2, rejection)

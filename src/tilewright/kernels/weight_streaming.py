@@ -16,7 +16,7 @@ from tilewright.dtypes import float16
 from tilewright.kernels._weights_kernel import stream_weights
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import KernelLaunch, Resources
-from tilewright.kernels.model import Machine, Prediction, blocks_with, lack_of_shared
+from tilewright.kernels.model import Machine, Prediction, blocks_with, lack_of_products, lack_of_shared
 from tilewright.kernels.problem import Configuration, Problem
 from tilewright.kernels.weight_plan import WeightFamily, WeightPlan, instruction_of, launch_plan
 from tilewright.kernels.weights import CHUNK, STEPS, TILE
@@ -93,7 +93,7 @@ class WeightStreaming(WeightFamily):
         registers = _registers(problem, configuration)
         limit = min(arch.registers_per_thread - 10, 65536 // configuration.threads)
         if arch.number < 80:
-            rejection = f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}"
+            rejection = lack_of_products(problem, arch)
         elif shared > arch.shared_bytes_optin:
             rejection = lack_of_shared(shared, arch)
         elif registers > limit:

@@ -15,7 +15,7 @@ from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
 from tilewright.kernels._weights_kernel import multiply_weights
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import KernelLaunch, Resources
-from tilewright.kernels.model import Machine, Prediction, blocks_with, lack_of_shared, predict_waves
+from tilewright.kernels.model import Machine, Prediction, blocks_with, lack_of_products, lack_of_shared, predict_waves
 from tilewright.kernels.problem import Configuration, Problem
 from tilewright.kernels.weight_plan import WeightFamily, WeightPlan, instruction_of, launch_plan
 from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
@@ -127,7 +127,7 @@ class WeightTiles(WeightFamily):
         across, down = configuration.warps
         accumulators = rows * columns // (32 * across * down)
         if arch.number < 80:
-            return Resources(0, accumulators, f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}")
+            return Resources(0, accumulators, lack_of_products(problem, arch))
         shared = tile_plan(problem, configuration).shared_bytes
         registers, limit = _registers(problem, configuration), arch.registers_per_thread - 10
         rejection = None
