@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.errors import TilewrightError
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.remarks import Place, Remark
-from tilewright.source import SourceLocation
+from tilewright.source import Located, SourceLocation
 from tilewright.transactions import LINE, SECTOR, wavefronts
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -133,20 +133,10 @@ class Figures:
 
 
 @dataclass
-class Line(Figures):
+class Line(Located, Figures):
     """The figures of one line of Python; `location` is None for what no line is known of."""
 
     location: SourceLocation | None = None
-
-    @property
-    def file(self) -> str | None:
-        """The Python file."""
-        return None if self.location is None else self.location.file
-
-    @property
-    def line(self) -> int | None:
-        """The line's number, from 1."""
-        return None if self.location is None else self.location.line
 
     @property
     def text(self) -> str:

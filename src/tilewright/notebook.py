@@ -142,6 +142,10 @@ class MessageShown:
                 printer.break_()
             printer.text(line)
 
+    def __str__(self) -> str:
+        this: Any = self
+        return str(this.message)
+
 
 class KernelShown:
     """A kernel, which shows its signature and its source. It is a part of `tilewright.launch.Kernel`."""

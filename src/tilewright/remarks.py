@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.notebook import MessageShown
-from tilewright.source import SourceLocation
+from tilewright.source import Located, SourceLocation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Remark(MessageShown):
+class Remark(Located, MessageShown):
     """Something that costs time at one source line.
 
     `kind` is "bank-conflict", "narrow-copy" or "wide-number". `message` is the whole text; `suggestion` a layout that
@@ -58,16 +58,3 @@ class Remark(MessageShown):
     message: str
     location: SourceLocation | None
     suggestion: Suggestion | None = None
-
-    @property
-    def file(self) -> str | None:
-        """The Python file of the line."""
-        return None if self.location is None else self.location.file
-
-    @property
-    def line(self) -> int | None:
-        """The number of the line, from 1."""
-        return None if self.location is None else self.location.line
-
-    def __str__(self) -> str:
-        return self.message

@@ -64,6 +64,23 @@ class SourceLocation:
         return f"{self.short_file}:{self.line}"
 
 
+class Located:
+    """Something at a `location`, None where no line is known of it. It is a part of its class."""
+
+    __slots__ = ()
+    location: SourceLocation | None
+
+    @property
+    def file(self) -> str | None:
+        """The Python file of the line."""
+        return None if self.location is None else self.location.file
+
+    @property
+    def line(self) -> int | None:
+        """The number of the line, from 1."""
+        return None if self.location is None else self.location.line
+
+
 def _cell(file: str) -> str | None:
     """Return the name by which IPython shows the cell whose code stands in a file, None of any other file."""
     ipython = sys.modules.get("IPython")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any  # Any: arguments of kernels
@@ -15,6 +13,7 @@ from tilewright.ahead.python_text import file_of, loader_text, torch_text
 from tilewright.arch import Arch
 from tilewright.arguments import instance
 from tilewright.errors import ArgumentError
+from tilewright.runtime.folders import write_whole
 
 ARCHS = ("sm_80", "sm_90a")
 
@@ -110,22 +109,8 @@ class Package:
             raise ArgumentError(f"{target} has {', '.join(existing)} already", help="overwrite=True replaces them")
         target.mkdir(parents=True, exist_ok=True)
         for file, parts in contents.items():
-            _write(target / file, parts)
+            write_whole(target / file, parts)
         return tuple(target / file for file in contents)
 
     def __repr__(self) -> str:
         return f"<package {self.name}: {', '.join(self._functions) or 'empty'}>"
-
-
-def _write(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file so that whoever opens it finds the old contents or the new ones, never a part."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(parts)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

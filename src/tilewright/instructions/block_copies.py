@@ -26,7 +26,7 @@ from tilewright.backends.sim.bulk import active, lanes_of
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import AccessKind, Machine
 from tilewright.backends.sim.storage import RemoteStorage
-from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, without
+from tilewright.backends.sim.values import Frame, Lanes, Mask, without
 from tilewright.dtypes import int32, uint64
 from tilewright.errors import LanguageError
 from tilewright.instructions.bulk_copies import (
@@ -174,17 +174,7 @@ class BulkSend(Instruction):
             read = runs.access(AccessKind.COPY_READ, runs.memory, values[origin], rows, threads)
             write = runs.access(AccessKind.COPY_WRITE, remote, values[target], rows, threads)
             read.told = write.targets = to
-            refused = machine.start_bulk(read, write)
-            found = None if refused else runs.gather(read)
-
-            def land(which: Array, element: Array, phase: Array) -> None:
-                if found is None:
-                    return  # its bytes come nevertheless
-                arrival = self.barrier, element, phase
-                machine.finish_bulk(read, which, arrival)
-                remote.scatter(to[which], write.index[which], found[which])
-                machine.finish_bulk(write, which, arrival)
-
+            land = runs.landing(self.barrier, read, write, to)
             mbarriers.deliver_later(self, lanes_of(machine, values[at], rows, threads), to, threads, size, land)
 
         return run

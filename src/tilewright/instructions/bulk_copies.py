@@ -297,17 +297,7 @@ class BulkLoad(Instruction):
             read = runs.access(AccessKind.COPY_READ, runs.tensor, values[origin], rows, threads)
             write = runs.access(AccessKind.COPY_WRITE, runs.memory, values[target], rows, threads)
             read.told = rows
-            refused = machine.start_bulk(read, write)
-            found = None if refused else runs.gather(read)
-
-            def land(which: Array, element: Array, phase: Array) -> None:
-                if found is None:
-                    return  # its bytes come nevertheless
-                arrival = self.barrier, element, phase
-                machine.finish_bulk(read, which, arrival)
-                runs.memory.scatter(rows[which], write.index[which], found[which])
-                machine.finish_bulk(write, which, arrival)
-
+            land = runs.landing(self.barrier, read, write, rows)
             elements = lanes_of(machine, values[at], rows, threads)
             mbarriers.deliver_later(self, elements, rows, threads, bytes, land)
 
@@ -417,6 +407,9 @@ def _verify(op: BulkLoad | BulkStore, tensor: Buffer, memory: Buffer, expect: Ca
     expect(op.elements * tensor.dtype.bytes % UNIT == 0, "runs are multiples of 16 bytes")
 
 
+Landing = Callable[[Array, Array, Array], None]  # which threads' copies, their elements of the mbarrier, its phases
+
+
 class Runs:
     """The runs of an op: the array `tensor`, or the memory of another block, and the shared memory `memory`."""
 
@@ -441,6 +434,22 @@ class Runs:
             return access.storage.gather(access.rows, access.index)
         except IndexError as error:
             raise self._machine.outside(self._op, access.storage.buffer, error) from None
+
+    def landing(self, barrier: Buffer, read: BulkAccess, write: BulkAccess, to: Array) -> Landing:
+        """Start a copy to the memory of the blocks `to`; return what lands its elements when their bytes arrive."""
+        assert isinstance(write.storage, FlatStorage)
+        machine, storage = self._machine, write.storage
+        found = None if machine.start_bulk(read, write) else self.gather(read)
+
+        def land(which: Array, element: Array, phase: Array) -> None:
+            if found is None:
+                return  # its bytes come nevertheless
+            arrival = barrier, element, phase
+            machine.finish_bulk(read, which, arrival)
+            storage.scatter(to[which], write.index[which], found[which])
+            machine.finish_bulk(write, which, arrival)
+
+        return land
 
 
 # --- how they are written --------------------------------------------------------------------------------

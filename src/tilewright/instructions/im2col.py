@@ -23,14 +23,8 @@ from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cuda.cache_hints import hinted_name
 from tilewright.dtypes import int32
-from tilewright.instructions.bulk_copies import hinted, print_call, refuse_old, space_of
-from tilewright.instructions.tensor_copies import (
-    TensorCopyAtom,
-    TensorLoad,
-    TensorMulticast,
-    TensorStore,
-    ranks_of,
-)
+from tilewright.instructions.bulk_copies import hinted, print_call, refuse_old
+from tilewright.instructions.tensor_copies import TensorCopyAtom, TensorLoad, TensorMulticast, TensorStore
 from tilewright.instructions.tensor_prefetch import TensorPrefetch
 from tilewright.ir.core import TensorMap, Value
 from tilewright.layout import Layout
@@ -38,7 +32,7 @@ from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.trace.boxes import BoxPlan, BoxRefusal
 from tilewright.trace.pixels import coordinates_of, describe_pixels, pixels_of
 from tilewright.trace.scalar import Scalar, as_scalar
-from tilewright.trace.tracer import Tracer, current
+from tilewright.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -56,13 +50,7 @@ class PixelCopyAtom(TensorCopyAtom):
 
     def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any = None) -> None:
         """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
-        tracer = current("tw.copy")
-        tile, memory = (src, dst) if self.is_load else (dst, src)
-        refuse = BoxRefusal(self.name, tile, memory)
-        self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
-        ranks = ranks_of(tracer, mask, refuse) if self.is_multicast else None
-        if ranks is None:
-            self.demand_one_block(mask, refuse)
+        tracer, tile, memory, refuse, ranks = self._begin(src, dst, barrier, mask)
         if not self.is_load:
             _demand_no_offsets(tile, refuse)
         buffer, hints = memory.engine.buffer, self.hints
@@ -79,11 +67,7 @@ class PixelCopyAtom(TensorCopyAtom):
 
     def prefetch_bulk(self, src: Tensor, dst: Tensor | None) -> None:
         """Emit the prefetch of a tile's boxes, by the map with which they will be copied to `dst`."""
-        if not self.is_load:
-            super().prefetch_bulk(src, dst)
-        tracer = current("tw.prefetch")
-        refuse = BoxRefusal(self.name, src, src if dst is None else dst, caller="tw.prefetch")
-        self.demand_start(tracer, refuse)
+        tracer, refuse = self._begin_prefetch(src, dst)
         if dst is None:
             raise refuse(
                 "is prefetched by the tensor map of its copy", f"tw.prefetch(tw.atoms.{self.name}, tile, smem)"

@@ -102,14 +102,7 @@ class TensorCopyAtom(BulkAtom):
 
     def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any = None) -> None:
         """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
-        tracer = current("tw.copy")
-        tile, memory = (src, dst) if self.is_load else (dst, src)
-        refuse = BoxRefusal(self.name, tile, memory)
-        self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
-        ranks = ranks_of(tracer, mask, refuse) if self.is_multicast else None
-        if ranks is None:
-            self.demand_one_block(mask, refuse)
-
+        tracer, tile, memory, refuse, ranks = self._begin(src, dst, barrier, mask)
         made = copies_of(tile)
         if made is not None and (ranks is not None or self.reduction is not None):
             raise refuse("takes no tensor map that threads have made", "SM90_TMA_LOAD and SM90_TMA_STORE take one")
@@ -130,13 +123,30 @@ class TensorCopyAtom(BulkAtom):
 
         self._each_box(tracer, tile, memory, refuse, copy)
 
-    def prefetch_bulk(self, src: Tensor, dst: Tensor | None) -> None:
-        """Emit the prefetch of a tile's boxes, by the map with which they will be copied to `dst`."""
+    def _begin(
+        self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any
+    ) -> tuple[Tracer, Tensor, Tensor, BoxRefusal, Value | None]:
+        """Return the trace of a copy, its tile and shared memory, what refuses it, and the blocks of a multicast."""
+        tracer = current("tw.copy")
+        tile, memory = (src, dst) if self.is_load else (dst, src)
+        refuse = BoxRefusal(self.name, tile, memory)
+        self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
+        ranks = ranks_of(tracer, mask, refuse) if self.is_multicast else None
+        if ranks is None:
+            self.demand_one_block(mask, refuse)
+        return tracer, tile, memory, refuse, ranks
+
+    def _begin_prefetch(self, src: Tensor, dst: Tensor | None) -> tuple[Tracer, BoxRefusal]:
         if not self.is_load:
             super().prefetch_bulk(src, dst)
         tracer = current("tw.prefetch")
         refuse = BoxRefusal(self.name, src, src if dst is None else dst, caller="tw.prefetch")
         self.demand_start(tracer, refuse)
+        return tracer, refuse
+
+    def prefetch_bulk(self, src: Tensor, dst: Tensor | None) -> None:
+        """Emit the prefetch of a tile's boxes, by the map with which they will be copied to `dst`."""
+        tracer, refuse = self._begin_prefetch(src, dst)
         if dst is None or (space_of(src), space_of(dst)) != ("global", "shared"):
             raise refuse(
                 "brings a tile of global memory to L2 by the tensor map with which it will be copied to shared memory",

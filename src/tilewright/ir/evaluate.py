@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from tilewright.arch import MAX_BLOCK, MAX_GRID
 from tilewright.dtypes import DType, bool_
@@ -17,7 +18,7 @@ from tilewright.ir.facts import Facts, truncated_division
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Binary, Cast, Compare, Constant, Select, Special, Unary
 
-COMPARE: dict[str, Callable[[float, float], bool]] = {
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {  # Any: numbers, or arrays of them
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,

@@ -29,7 +29,7 @@ class ThreadSets:
     def __init__(self, kernel: Kernel) -> None:
         self._block = kernel.block
         specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
-        self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
+        self.axes: dict[Value, int] = {op.result: "xyz".index(op.name[-1]) for op in specials}
         self._found: dict[Value, Threads | None] = {}
 
     @property
@@ -51,7 +51,7 @@ class ThreadSets:
         try:
             for thread in range(len(found)):
                 index = thread % x, thread // x % y, thread // (x * y)
-                found[thread] = bool(evaluate(condition, {axis: index[n] for axis, n in self._axes.items()}))
+                found[thread] = bool(evaluate(condition, {axis: index[n] for axis, n in self.axes.items()}))
         except KeyError:
             return None
         return found

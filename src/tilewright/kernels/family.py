@@ -17,6 +17,7 @@ from tilewright.dtypes import DType
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, packing_us
 from tilewright.kernels.problem import Configuration, Major, Operand, Problem
+from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
 
 P = TypeVar("P")
@@ -202,6 +203,18 @@ def with_numbers(plan: P, problem: Problem, arch: Arch) -> P:
         return plan
     numbers = function.uses(problem.accumulator, problem.elements, arch)
     return cast("P", replace(found, epilogue=replace(found.epilogue, numbers=numbers)))
+
+
+def launch_of(
+    problem: Problem, plan: Any, blocks: int, kernel_of: Callable[[int], Kernel], arrays: int = 0
+) -> KernelLaunch:
+    """Return the launch of a plan's `blocks` by the kernel that takes so many arrays and numbers further.
+
+    They are `arrays`, the operands of the problem, and the numbers of the epilogue.
+    """
+    kernel = kernel_of(arrays + len(problem.operands) + len(plan.epilogue.numbers))
+    launcher = kernel[blocks, plan.threads]
+    return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
 def _unmet(problem: Problem, operand: Operand, needs: LayoutNeeds) -> bool:

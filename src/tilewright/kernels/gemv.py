@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from tilewright.arch import VECTOR_BYTES, Arch, blocks_allowed
+from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64
 from tilewright.kernels._gemv_kernel import multiply_vectors
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources, with_numbers
-from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources, launch_of, with_numbers
+from tilewright.kernels.model import Machine, Prediction, blocks_with
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
@@ -126,10 +126,7 @@ class Gemv(Family):
         plan = _plan(problem, configuration)
         rows = problem.m if plan.is_turned else problem.n
         blocks = -(-rows // plan.columns) * problem.batch
-        allowed = blocks_allowed(
-            machine.arch, threads=plan.threads, registers=_registers(plan), shared_bytes=resources.shared_bytes
-        )
-        resident = max(1, min(allowed.values()))
+        resident = blocks_with(plan.threads, _registers(plan), resources.shared_bytes, machine.arch)
         waves = -(-blocks // (machine.multiprocessors * resident))
         of_step = plan.shares * plan.ahead * (plan.lanes * plan.width if plan.is_along_k else 1)
         loads = -(-max(problem.k, 1) // of_step)
@@ -141,8 +138,7 @@ class Gemv(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan = with_numbers(_plan(problem, configuration), problem, arch)
         blocks = -(-(problem.m if plan.is_turned else problem.n) // plan.columns) * problem.batch
-        launcher = _kernel(len(problem.operands) + len(plan.epilogue.numbers))[blocks, plan.threads]
-        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+        return launch_of(problem, plan, blocks, _kernel)
 
 
 def _read(plan: GemvPlan, size: int) -> float:

@@ -20,7 +20,7 @@ from tilewright.kernels.dispatch import machine_of
 from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
 from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
 from tilewright.kernels.matrices import Matrix, matrix_of, result_operand
-from tilewright.kernels.model import Machine, resident_blocks
+from tilewright.kernels.model import Machine, lack_of_shared, resident_blocks
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import Plan, plan_for
 from tilewright.kernels.problem import Operand, Problem, Types, types_of
@@ -378,7 +378,7 @@ def _rejection(plan: Plan, arch: Arch) -> str | None:
     """Reject what does not fit beside the loop over tiles: its shared memory, and the guards of single elements."""
     shared = _shared_bytes(plan)
     if shared > arch.shared_bytes_optin:
-        return f"{shared} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+        return lack_of_shared(shared, arch)
     singles = sum(x.rows * x.depth // plan.threads for x in (plan.a, plan.b) if x.copy.atom.values(x.dtype) == 1)
     if plan.tile[0] * plan.tile[1] // plan.threads + 2 * singles > 200:
         return (

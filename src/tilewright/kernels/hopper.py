@@ -38,7 +38,7 @@ from tilewright.kernels.hopper_plan import (
     results_of,
     takes_boxes,
 )
-from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.model import Machine, Prediction, lack_of_shared
 from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, workspace_bytes
 from tilewright.kernels.stream_k import launch_stream, slots_of
@@ -227,7 +227,7 @@ class Hopper(Family):
             return Resources(0, 0, error.summary)
         rejection = None
         if plan.shared_bytes + SPARE_BYTES > arch.shared_bytes_optin or configuration.stages < CONSUMERS:
-            rejection = f"{plan.shared_bytes} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+            rejection = lack_of_shared(plan.shared_bytes, arch)
         return Resources(plan.shared_bytes, plan.accumulators, rejection)
 
     def predict(

@@ -193,7 +193,22 @@ def resident_blocks(threads: int, accumulators: int, shared_bytes: int, arch: Ar
     Beside them a thread takes as many registers again for the fragments of a step, up to 64, and 40 for addresses.
     """
     registers = min(accumulators + min(accumulators, 64) + 40, arch.registers_per_thread)
+    return blocks_with(threads, registers, shared_bytes, arch)
+
+
+def blocks_with(threads: int, registers: int, shared_bytes: int, arch: Arch) -> int:
+    """Return how many blocks a multiprocessor holds, at least 1, where a thread takes so many registers."""
     return max(1, min(blocks_allowed(arch, threads=threads, registers=registers, shared_bytes=shared_bytes).values()))
+
+
+def lack_of_products(problem: Problem, arch: Arch) -> str:
+    """Return the reason why warps cannot multiply tiles of 16 x 8 x 16."""
+    return f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}"
+
+
+def lack_of_shared(shared_bytes: int, arch: Arch) -> str:
+    """Return the reason why a block cannot have so many bytes of shared memory."""
+    return f"{shared_bytes} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
 
 
 def packing_us(bytes: int, machine: Machine, follows: bool) -> float:

@@ -19,7 +19,15 @@ from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
-from tilewright.kernels.model import Machine, Prediction, StepTimes, Tiling, predict_waves, resident_blocks
+from tilewright.kernels.model import (
+    Machine,
+    Prediction,
+    StepTimes,
+    Tiling,
+    lack_of_shared,
+    predict_waves,
+    resident_blocks,
+)
 from tilewright.kernels.multistage_plan import Plan, instruction_for, plan_for
 from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, sums_problem, with_splits
@@ -254,7 +262,7 @@ def _needs_of(operand: Operand) -> LayoutNeeds:
 def _rejection(configuration: Configuration, arch: Arch, shared: int, accumulators: int) -> str | None:
     """Reject what a block of the target cannot have."""
     if shared > arch.shared_bytes_optin:
-        return f"{shared} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+        return lack_of_shared(shared, arch)
     if configuration.threads > arch.threads_per_block:
         return f"{configuration.threads} threads; a block of {arch} has {arch.threads_per_block}"
     # Addresses, fragments and loop counters take some 40 registers beside the accumulators.

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from tilewright import atoms
-from tilewright.arch import VECTOR_BYTES, Arch, blocks_allowed
+from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import bfloat16, float16
 from tilewright.kernels._streaming_kernel import stream_matrix
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources, with_numbers
-from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources, launch_of, with_numbers
+from tilewright.kernels.model import Machine, Prediction, blocks_with, lack_of_products
 from tilewright.kernels.problem import Configuration, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
@@ -99,7 +99,7 @@ class Streaming(Family):
         registers, limit = _registers(rows), min(arch.registers_per_thread, 65536 // configuration.threads)
         rejection = None
         if arch.number < 80:
-            rejection = f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}"
+            rejection = lack_of_products(problem, arch)
         elif registers > limit:
             rejection = f"about {registers} registers a thread; {configuration.threads} threads have {limit}"
         return Resources(shared, rows // 2, rejection)
@@ -110,13 +110,7 @@ class Streaming(Family):
         """Return the longer of what memory takes, and the loads of a warp, one after another."""
         rows, warps = configuration.tile[0], configuration.warps[1]
         blocks = -(-problem.columns // COLUMNS) * problem.batch
-        allowed = blocks_allowed(
-            machine.arch,
-            threads=configuration.threads,
-            registers=_registers(rows),
-            shared_bytes=resources.shared_bytes,
-        )
-        resident = max(1, min(allowed.values()))
+        resident = blocks_with(configuration.threads, _registers(rows), resources.shared_bytes, machine.arch)
         waves = -(-blocks // (machine.multiprocessors * resident))
         of_warp = -(-max(problem.k, 1) // (CHUNK * warps))
         compute = waves * (of_warp * _LATENCY_US + _START_US)
@@ -125,8 +119,7 @@ class Streaming(Family):
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan = with_numbers(_plan(problem, configuration), problem, arch)
         blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
-        launcher = _kernel(len(problem.operands) + len(plan.epilogue.numbers))[blocks, plan.threads]
-        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+        return launch_of(problem, plan, blocks, _kernel)
 
 
 def _registers(rows: int) -> int:

@@ -19,8 +19,8 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.kernels._tiny_kernel import multiply_tiny
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Family, KernelLaunch, Needs, Resources, with_numbers
-from tilewright.kernels.model import Machine, Prediction, resident_blocks
+from tilewright.kernels.family import Family, KernelLaunch, Needs, Resources, launch_of, with_numbers
+from tilewright.kernels.model import Machine, Prediction, lack_of_shared, resident_blocks
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
@@ -136,7 +136,7 @@ class Tiny(Family):
         accumulators = plan.a.each * plan.b.each * plan.accumulator.bits // 32
         rejection = None
         if shared > arch.shared_bytes_optin:
-            rejection = f"{shared} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+            rejection = lack_of_shared(shared, arch)
         return Resources(shared, accumulators, rejection)
 
     def predict(
@@ -167,10 +167,7 @@ class Tiny(Family):
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
         plan = with_numbers(_plan(problem, configuration), problem, arch)
-        launcher = _kernel(len(problem.operands) + len(plan.epilogue.numbers))[
-            -(-problem.batch // plan.matrices), plan.threads
-        ]
-        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+        return launch_of(problem, plan, -(-problem.batch // plan.matrices), _kernel)
 
 
 def _rate(accumulator: DType, machine: Machine) -> float:

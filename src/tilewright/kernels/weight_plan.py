@@ -1,4 +1,4 @@
-"""What plans of kernels for packed weights have in common."""
+"""What families of kernels for packed weights, and their plans, have in common."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright import atoms
-from tilewright.arch import Arch
+from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.atoms import CopyAtom, MMAAtom, UniversalCopy
 from tilewright.dtypes import float16
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import KernelLaunch, with_numbers
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, launch_of, with_numbers
 from tilewright.kernels.problem import Problem
 from tilewright.kernels.weights import STEPS, TILE, WeightFormat
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
 from tilewright.pickling import hashed_once
 from tilewright.tiled import TiledMMA
+
+
+class WeightFamily(Family):
+    """Products of x and packed weights."""
+
+    takes_weights = True
+
+    def needs(self, problem: Problem) -> Needs:
+        """Return that rows of x are read by 16 bytes."""
+        return Needs(a=LayoutNeeds(("K",), alignment=VECTOR_BYTES))
 
 
 @hashed_once
@@ -89,6 +99,4 @@ def launch_plan(problem: Problem, plan: WeightPlan, arch: Arch, kernel_of: Calla
     """Return the launch of a plan, by the kernel that takes so many arrays and numbers further."""
     plan = with_numbers(plan, problem, arch)
     blocks = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
-    kernel = kernel_of(plan.arrays + len(problem.operands) + len(plan.epilogue.numbers))
-    launcher = kernel[blocks, plan.threads]
-    return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+    return launch_of(problem, plan, blocks, kernel_of, plan.arrays)

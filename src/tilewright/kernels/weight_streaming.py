@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from tilewright import atoms
-from tilewright.arch import Arch, blocks_allowed
+from tilewright.arch import Arch
 from tilewright.atoms import CopyAtom, CpAsync
 from tilewright.dtypes import float16
 from tilewright.kernels._weights_kernel import stream_weights
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
-from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.family import KernelLaunch, Resources
+from tilewright.kernels.model import Machine, Prediction, blocks_with, lack_of_products, lack_of_shared
 from tilewright.kernels.problem import Configuration, Problem
-from tilewright.kernels.weight_plan import WeightPlan, instruction_of, launch_plan
+from tilewright.kernels.weight_plan import WeightFamily, WeightPlan, instruction_of, launch_plan
 from tilewright.kernels.weights import CHUNK, STEPS, TILE
 from tilewright.launch import Kernel
 from tilewright.layout import ComposedLayout, Layout, Swizzle
@@ -71,11 +71,10 @@ class StreamPlan(WeightPlan):
         return Layout(((2, 2), self.tokens // 8, STEPS), ((1, 2), 32, 4))
 
 
-class WeightStreaming(Family):
+class WeightStreaming(WeightFamily):
     """Weights from memory to the registers that multiply them; the warps of a block divide K."""
 
     name = "weight streaming"
-    takes_weights = True
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return tiles of 16 to 64 columns, by 4 to 16 warps."""
@@ -86,10 +85,6 @@ class WeightStreaming(Family):
             Configuration((rows, TILE * tiles, CHUNK), (1, warps), 2, 1) for tiles in (1, 2, 4) for warps in (4, 8, 16)
         ]
 
-    def needs(self, problem: Problem) -> Needs:
-        """Return that rows of x are read by 16 bytes."""
-        return Needs(a=LayoutNeeds(("K",), alignment=16))
-
     def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
         rows, columns, _ = configuration.tile
         accumulators = rows * columns // 32
@@ -98,9 +93,9 @@ class WeightStreaming(Family):
         registers = _registers(problem, configuration)
         limit = min(arch.registers_per_thread - 10, 65536 // configuration.threads)
         if arch.number < 80:
-            rejection = f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}"
+            rejection = lack_of_products(problem, arch)
         elif shared > arch.shared_bytes_optin:
-            rejection = f"{shared} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+            rejection = lack_of_shared(shared, arch)
         elif registers > limit:
             rejection = f"about {registers} registers a thread; {configuration.threads} threads have {limit}"
         return Resources(shared, accumulators, rejection)
@@ -115,13 +110,7 @@ class WeightStreaming(Family):
         tiles = columns // TILE
         blocks = -(-problem.n // columns) * -(-problem.m // rows) * problem.batch
         registers = _registers(problem, configuration)
-        allowed = blocks_allowed(
-            machine.arch,
-            threads=configuration.threads,
-            registers=registers,
-            shared_bytes=resources.shared_bytes,
-        )
-        resident = max(1, min(allowed.values()))
+        resident = blocks_with(configuration.threads, registers, resources.shared_bytes, machine.arch)
         resident = min(resident, -(-blocks // machine.multiprocessors))
         waves = -(-blocks // (machine.multiprocessors * resident))
         on_one = -(-blocks // machine.multiprocessors)  # blocks that the busiest multiprocessor computes

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from tilewright import atoms
-from tilewright.arch import Arch, blocks_allowed
+from tilewright.arch import Arch
 from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
 from tilewright.kernels._weights_kernel import multiply_weights
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
-from tilewright.kernels.model import Machine, Prediction, predict_waves
+from tilewright.kernels.family import KernelLaunch, Resources
+from tilewright.kernels.model import Machine, Prediction, blocks_with, lack_of_products, lack_of_shared, predict_waves
 from tilewright.kernels.problem import Configuration, Problem
-from tilewright.kernels.weight_plan import WeightPlan, instruction_of, launch_plan
+from tilewright.kernels.weight_plan import WeightFamily, WeightPlan, instruction_of, launch_plan
 from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
 from tilewright.launch import Kernel
 from tilewright.layout import ComposedLayout, Layout, Swizzle
@@ -108,11 +108,10 @@ class TilePlan(WeightPlan):
         return max(self.stages * stage, self.shares * self.tokens * (self.columns + 4) * 4)
 
 
-class WeightTiles(Family):
+class WeightTiles(WeightFamily):
     """Tiles of x and of packed weights in shared memory, multiplied by warps that convert what they read."""
 
     name = "weight tiles"
-    takes_weights = True
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return the tiles of 16 to 128 rows by 64 or 128 columns."""
@@ -123,21 +122,17 @@ class WeightTiles(Family):
             for tile, (across, down, shares), stages in _TILES
         ]
 
-    def needs(self, problem: Problem) -> Needs:
-        """Return that rows of x are read by 16 bytes."""
-        return Needs(a=LayoutNeeds(("K",), alignment=16))
-
     def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
         rows, columns, _ = configuration.tile
         across, down = configuration.warps
         accumulators = rows * columns // (32 * across * down)
         if arch.number < 80:
-            return Resources(0, accumulators, f"{arch} has no matrix instruction of 16 x 8 x 16 for {problem.compute}")
+            return Resources(0, accumulators, lack_of_products(problem, arch))
         shared = tile_plan(problem, configuration).shared_bytes
         registers, limit = _registers(problem, configuration), arch.registers_per_thread - 10
         rejection = None
         if shared > arch.shared_bytes_optin:
-            rejection = f"{shared} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+            rejection = lack_of_shared(shared, arch)
         elif registers > limit:
             rejection = f"about {registers} registers a thread; there are {limit}"
         return Resources(shared, accumulators, rejection)
@@ -147,13 +142,8 @@ class WeightTiles(Family):
     ) -> Prediction:
         """Return the waves of steps of K, each its arithmetic at a share of the peak rate, and a latency."""
         m, n, k = configuration.tile
-        allowed = blocks_allowed(
-            machine.arch,
-            threads=configuration.threads,
-            registers=_registers(problem, configuration),
-            shared_bytes=resources.shared_bytes,
-        )
-        blocks = max(1, min(allowed.values()))
+        registers = _registers(problem, configuration)
+        blocks = blocks_with(configuration.threads, registers, resources.shared_bytes, machine.arch)
         rate = machine.rate(problem.compute) or machine.rate(problem.accumulator)
         assert rate is not None, machine.gpu.name
         step_us = 2 * m * n * k / (_SHARE * rate)

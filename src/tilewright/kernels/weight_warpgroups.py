@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
@@ -15,11 +15,11 @@ from tilewright.atoms import MMAAtom
 from tilewright.dtypes import DType, bfloat16, float16
 from tilewright.kernels._weights_warpgroup_kernel import multiply_weights_by_warpgroups
 from tilewright.kernels.epilogue import ElementEpilogue
-from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources, with_numbers
+from tilewright.kernels.family import Candidate, KernelLaunch, Resources, launch_of, with_numbers
 from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUCER_REGISTERS, ROWS, THREADS
-from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.model import Machine, Prediction, lack_of_shared
 from tilewright.kernels.problem import Configuration, Problem
-from tilewright.kernels.weight_plan import WeightPlan
+from tilewright.kernels.weight_plan import WeightFamily, WeightPlan
 from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
 from tilewright.launch import Kernel
 from tilewright.layout import ComposedLayout, Layout, tile_to_shape
@@ -224,11 +224,10 @@ class WarpgroupPlan(WeightPlan):
         return self.stages * (self.stage_bytes + spare + 16) + results + others
 
 
-class WeightWarpgroups(Family):
+class WeightWarpgroups(WeightFamily):
     """Weights through shared memory to the registers of warpgroups, which multiply them by wgmma; sm_90a only."""
 
     name = "weight warpgroups"
-    takes_weights = True
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
@@ -255,16 +254,12 @@ class WeightWarpgroups(Family):
             found.append(_configuration(problem, _ROUNDED_ROWS, 128, 1, arch))
         return [one for one in found if one is not None]
 
-    def needs(self, problem: Problem) -> Needs:
-        """Return that rows of x are read by 16 bytes."""
-        return Needs(a=LayoutNeeds(("K",), alignment=VECTOR_BYTES))
-
     def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
         assert isinstance(configuration, WarpgroupConfiguration), configuration
         plan = warpgroup_plan(problem, configuration)
         rejection = None
         if plan.shared_bytes + _SPARE_BYTES > arch.shared_bytes_optin or plan.stages < 2:
-            rejection = f"{plan.shared_bytes} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+            rejection = lack_of_shared(plan.shared_bytes, arch)
         return Resources(plan.shared_bytes, plan.columns * plan.tokens // 256, rejection)
 
     def predict(
@@ -297,9 +292,8 @@ class WeightWarpgroups(Family):
         plan = with_numbers(warpgroup_plan(problem, configuration), problem, arch)
         tiles = -(-problem.m // plan.tokens) * -(-problem.n // plan.columns) * problem.batch
         blocks = min(tiles, configuration.blocks) if plan.peers == 1 else tiles * plan.peers
-        further = plan.arrays + len(problem.operands) + len(plan.epilogue.numbers)
-        launcher = _kernel(further, plan.peers, plan.begins_early)[blocks, THREADS]
-        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+        kernel_of = partial(_kernel, cluster=plan.peers, is_early=plan.begins_early)
+        return launch_of(problem, plan, blocks, kernel_of, plan.arrays)
 
 
 def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: Arch) -> WarpgroupConfiguration | None:

@@ -18,7 +18,7 @@ from tilewright.profile.bounds import LaunchOccupancy, LaunchReport
 from tilewright.profile.conflicts import Conflict, place_of
 from tilewright.profile.facts import facts
 from tilewright.profile.quantities import amount, quantity
-from tilewright.profile.text import as_data, differences
+from tilewright.profile.text import as_data, cells_of, differences
 from tilewright.source import SourceLocation
 
 CSS = """
@@ -386,19 +386,12 @@ _EMPTY = '<td class="empty"></td>' * len(_HEADS)
 
 def _figures(line: Line) -> str:
     """Return the cells of a line's figures; each has its name, which a narrow screen shows in place of the heads."""
-    is_shared, is_global = bool(line.shared_requests), bool(line.global_requests)
-    cells = [
-        (amount(sum(line.instructions.values())), True, False),
-        (amount(line.shared_wavefronts), is_shared, line.shared_conflicts > 0),
-        (amount(line.shared_wavefronts_ideal), is_shared, False),
-        (amount(line.global_sectors), is_global, False),
-        (f"{line.sector_use:.0%}", is_global, line.sector_use < 0.5),
-    ]
+    *cells, _, use, _ = cells_of(line)
     return "".join(
         f'<td data-name="{name}"{" class=bad" if is_poor else ""}>{text}</td>'
         if is_there
         else '<td class="empty"></td>'
-        for name, (text, is_there, is_poor) in zip(_HEADS, cells, strict=True)
+        for name, (text, is_there, is_poor) in zip(_HEADS, (*cells, use), strict=True)
     )
 
 

@@ -64,14 +64,15 @@ def _line_table(each: LaunchReport) -> Table:
     table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_MOST_TEXT)
     for line in each.launch.lines:
         place = "-" if line.location is None else str(line.location)
-        table.add_row(Text(place), *_cells(line), Text(line.text))
-    table.add_row(Text("sum"), *_cells(each.launch.total), "", style="bold")
+        table.add_row(Text(place), *_texts(line), Text(line.text))
+    table.add_row(Text("sum"), *_texts(each.launch.total), "", style="bold")
     return table
 
 
-def _cells(found: Figures) -> list[Text]:
+def cells_of(found: Figures) -> list[tuple[str, bool, bool]]:
+    """Return the cells of figures: each text, whether there is one, and whether it is poor."""
     shared, glob = bool(found.shared_requests), bool(found.global_requests)
-    cells = [
+    return [
         (amount(sum(found.instructions.values())), True, False),
         (amount(found.shared_wavefronts), shared, found.shared_conflicts > 0),
         (amount(found.shared_wavefronts_ideal), shared, False),
@@ -80,8 +81,12 @@ def _cells(found: Figures) -> list[Text]:
         (f"{found.sector_use:.0%}", glob, found.sector_use < 0.5),
         (f"{found.sectors_per_request:.1f}", glob, False),
     ]
+
+
+def _texts(found: Figures) -> list[Text]:
     return [
-        Text(text if is_there else "", style="red" if is_there and is_poor else "") for text, is_there, is_poor in cells
+        Text(text if is_there else "", style="red" if is_there and is_poor else "")
+        for text, is_there, is_poor in cells_of(found)
     ]
 
 

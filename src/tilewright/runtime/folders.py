@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,6 +154,19 @@ def write_temporary(folder: Path, data: bytes = _PROBE) -> Path:
         remove(Path(name))
         raise
     return Path(name)
+
+
+def write_whole(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file that everybody may read: who opens it finds the old contents or the new ones, never a part."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(parts)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        remove(Path(temporary))
+        raise
 
 
 def probe_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import hashlib
 import inspect
@@ -10,7 +9,6 @@ import itertools
 import keyword
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
@@ -19,6 +17,7 @@ from tilewright.arguments import instance
 from tilewright.errors import ScheduleError
 from tilewright.frames import hiding_frames
 from tilewright.pickling import with_own_containers
+from tilewright.runtime.folders import write_whole
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.constants import memory_of
@@ -228,7 +227,7 @@ class Package:
                 f"{folder} has {', '.join(existing)} already", help="build(..., overwrite=True) replaces them"
             )
         for file, data in contents.items():
-            write_whole(folder / file, data)
+            write_whole(folder / file, [data])
         return {file: folder / file for file in contents}
 
     def _contents(self, name: str, format: PackageFormat) -> dict[str, bytes]:
@@ -348,20 +347,6 @@ def check_name(what: str, name: str) -> None:
             f"{name!r} is not a name for a {what}",
             help="take letters, digits and _, no digit or __ first, and no word of C++",
         )
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that whoever opens it finds the old contents or the new ones, never a part."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _loader_text(name: str, functions: Sequence[PackagedFunction]) -> str:

@@ -436,6 +436,12 @@ def process_group(function: str, group: Any) -> Any:
     return found
 
 
+def check_types(x: torch.Tensor, w: torch.Tensor) -> None:
+    """Refuse operands of two types, unless autocast converts them."""
+    if x.dtype != w.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ArgumentError(f"x is {x.dtype} and w is {w.dtype}", help="convert one of them")
+
+
 def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[int], *, divides: bool = False) -> str:
     """Return the name of the group; refuse what one rank can see to be wrong, then what only all can."""
     found = process_group(function, group)
@@ -448,8 +454,7 @@ def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[in
         raise ArgumentError(
             f"x has the shape {tuple(x.shape)} and w {tuple(w.shape)}, and {function} takes (rows, ..., K) and (K, N)"
         )
-    if x.dtype != w.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise ArgumentError(f"x is {x.dtype} and w is {w.dtype}", help="convert one of them")
+    check_types(x, w)
     if divides and x.shape[0] % found.size():
         raise ArgumentError(
             f"x has {x.shape[0]} rows, which {found.size()} ranks do not divide",

@@ -13,7 +13,7 @@ import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
-from tilewright.torch.exchange import FLOATS, group_of, numbers_of_all, process_group, trade
+from tilewright.torch.exchange import FLOATS, check_types, group_of, numbers_of_all, process_group, trade
 from tilewright.torch.operators import op
 from tilewright.torch.products import precision_of_torch
 
@@ -291,8 +291,7 @@ def _checked(function: str, x: object, w: object, group: Any) -> Any:
             f"x has the shape {tuple(x.shape)} and w {tuple(w.shape)}, "
             f"and {function} takes (rows, K) and (experts, K, N)"
         )
-    if x.dtype != w.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise ArgumentError(f"x is {x.dtype} and w is {w.dtype}", help="convert one of them")
+    check_types(x, w)
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
-from tilewright.torch.products import precision_of_torch
+from tilewright.torch.products import check_depth, precision_of_torch
 from tilewright.torch.sharding import Way, partial, shard, sums
 
 
@@ -26,10 +26,7 @@ def _result(
         ranks in ((2, 3), (2, 2), (3, 2)) and offsets.ndim == 1,
         lambda: f"a, b and offsets have {a.ndim}, {b.ndim} and {offsets.ndim} modes; see tw.grouped_matmul",
     )
-    torch._check(
-        a.shape[-1] == b.shape[-2],
-        lambda: f"a has {a.shape[-1]} columns and b has {b.shape[-2]} rows; they must be as many",
-    )
+    check_depth(a, b)
     groups = offsets.shape[0]
     for matrices in (a, b):
         torch._check(

@@ -27,6 +27,14 @@ _INTEGERS = (torch.int8, torch.uint8)
 _BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
+def check_depth(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Refuse matrices of which one has other columns than the other has rows."""
+    torch._check(
+        a.shape[-1] == b.shape[-2],
+        lambda: f"a has {a.shape[-1]} columns and b has {b.shape[-2]} rows; they must be as many",
+    )
+
+
 def _result(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -40,10 +48,7 @@ def _result(
     seed: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return an empty result."""
-    torch._check(
-        a.shape[-1] == b.shape[-2],
-        lambda: f"a has {a.shape[-1]} columns and b has {b.shape[-2]} rows; they must be as many",
-    )
+    check_depth(a, b)
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     kind = out_dtype
     if kind is None:

@@ -60,8 +60,6 @@ class _Groups:
     def __init__(self, kernel: Kernel, group: Scope, sets: ThreadSets) -> None:
         self._sets = sets
         self._block, self.size = kernel.block, kernel.warp_size * WARPS_OF[group]
-        specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
-        self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
         self._answers: dict[Value, bool] = {}
 
     def divides(self, op: For | While | If) -> bool:
@@ -99,7 +97,7 @@ class _Groups:
         x, y, z = self._block
         for thread in range(x * y * z):
             index = thread % x, thread // x % y, thread // (x * y)
-            yield {value: index[axis] for value, axis in self._axes.items()}
+            yield {value: index[axis] for value, axis in self._sets.axes.items()}
 
 
 class _Analysis:

@@ -13,7 +13,7 @@ from tilewright.bench.progress import Progress
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.tune.configs import Config
 from tilewright.tune.results import Trial, Tuning, Verdicts, why_none
-from tilewright.tune.trials import FINALISTS, NEAR
+from tilewright.tune.trials import FINALISTS, NEAR, Budgeted
 from tilewright.tune.workers import Job, Report, Travelling, work
 
 _TASKS = 8  # of a batch, where an executor does not say how many workers it has
@@ -40,7 +40,7 @@ class _Task:
     before: str = ""  # what came of the attempt before
 
 
-class RemoteTuner:
+class RemoteTuner(Budgeted):
     """Tries the candidates of one call in workers.
 
     A group of candidates is one task. Of a group whose worker died each candidate is tried alone, so that one that
@@ -93,11 +93,6 @@ class RemoteTuner:
             finally:
                 self._cancel()
         return self._finish()
-
-    def _is_over(self, begin: float) -> bool:
-        if self.budget is None or time.perf_counter() - begin < self.budget:
-            return False
-        return any(trial.status in ("ok", "untimed") for trial in self.trials.values())
 
     def _start(self, batch: Sequence[Config], bar: Progress) -> None:
         able = []

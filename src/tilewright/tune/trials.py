@@ -52,8 +52,20 @@ class Call:
         return None
 
 
+class Budgeted:
+    """What tries candidates until a budget of seconds is spent."""
+
+    budget: float | None
+    trials: dict[Config, Trial]
+
+    def _is_over(self, begin: float) -> bool:
+        if self.budget is None or time.perf_counter() - begin < self.budget:
+            return False
+        return any(trial.status in ("ok", "untimed") for trial in self.trials.values())
+
+
 @dataclass
-class Tuner:
+class Tuner(Budgeted):
     """Tries the candidates of one call. `stopwatch` is None on the simulator: nothing is timed there.
 
     With `flush` each run that is timed finds a cold L2 cache. Without, runs follow each other, as a CUDA graph where
@@ -131,11 +143,6 @@ class Tuner:
             kept.restore()
         if self._kept:
             self._wait()
-
-    def _is_over(self, begin: float) -> bool:
-        if self.budget is None or time.perf_counter() - begin < self.budget:
-            return False
-        return any(trial.status in ("ok", "untimed") for trial in self.trials.values())
 
     def _trace(self, batch: Sequence[Config], bar: Progress) -> dict[Config, list[Recorded]]:
         """Return what each candidate launches, and learn from it which arrays are written."""

@@ -16,7 +16,7 @@ from tilewright.ir.core import Op
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.layout.tuples import show, tuple_size
 from tilewright.notebook import MessageShown
-from tilewright.source import SourceLocation
+from tilewright.source import Located, SourceLocation
 
 Dim3 = tuple[int, int, int]
 _Key: TypeAlias = "tuple[object, ...]"
@@ -25,7 +25,7 @@ MOST_A_LINE = 8  # findings of one kind on one line that are kept
 
 
 @dataclass(frozen=True)
-class Finding(MessageShown):
+class Finding(Located, MessageShown):
     """One fault at one source line.
 
     `kind` is one of the words in docs/simulator.md: "race", "out-of-bounds", "missing-wait" and so on.
@@ -52,16 +52,6 @@ class Finding(MessageShown):
         """The rank whose launch was the first there, where several ranks launch (`tw.simulate(ranks=)`)."""
         return getattr(self.block, "rank", None)
 
-    @property
-    def file(self) -> str | None:
-        """The Python file of the faulty line."""
-        return None if self.location is None else self.location.file
-
-    @property
-    def line(self) -> int | None:
-        """The number of the faulty line, from 1."""
-        return None if self.location is None else self.location.line
-
     def to_dict(self) -> dict[str, object]:
         """Return the finding as what JSON can hold."""
         return {
@@ -83,9 +73,6 @@ class Finding(MessageShown):
     def to_json(self) -> str:
         """Return the finding as JSON text."""
         return json.dumps(self.to_dict())
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +12,7 @@ from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.floats import bitcast, convert
 from tilewright.backends.sim.values import Frame, Lanes, extract, merge, pack
 from tilewright.ir.core import VectorType
+from tilewright.ir.evaluate import COMPARE
 from tilewright.ir.ops import (
     Binary,
     Bitcast,
@@ -27,15 +27,6 @@ from tilewright.ir.ops import (
     Special,
     Unary,
 )
-
-_COMPARE: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
 
 
 def special(op: Special, compiler: Compiler) -> Step:
@@ -79,7 +70,7 @@ def binary(op: Binary, compiler: Compiler) -> Step:
 
 def compare(op: Compare, compiler: Compiler) -> Step:
     """Compare two scalars."""
-    return _two(compiler, op, _COMPARE[op.kind])
+    return _two(compiler, op, COMPARE[op.kind])
 
 
 def _two(compiler: Compiler, op: Binary | Compare, function: Callable[[Lanes, Lanes], Lanes]) -> Step:
