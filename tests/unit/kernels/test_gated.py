@@ -292,7 +292,7 @@ TILES = {
     ),
     "splits in a cluster": HopperConfiguration((128, 64, 64), (8, 1), 3, splits=2, adds_in_cluster=True),
     "transposed, splits in a cluster": HopperConfiguration(
-        (64, 256, 64), (1, 8), 4, splits=2, adds_in_cluster=True, is_swapped=True
+        (16, 256, 64), (1, 8), 4, splits=2, adds_in_cluster=True, is_swapped=True
     ),
 }
 
