@@ -61,4 +61,5 @@ def test_two_processes_compile_at_once(backend: Backend, tmp_path: Path) -> None
         assert out.endswith("done\n"), (out, err)
     assert answers[0] == answers[1]
     files = [path for path in cache.rglob("*") if path.is_file()]
-    assert files and {path.suffix for path in files} == {".cubin"}  # nothing half-written is left
+    # Nothing half-written is left; what launches is compiled where a compiler is.
+    assert {".cubin"} <= {path.suffix for path in files} <= {".cubin", ".so"}
