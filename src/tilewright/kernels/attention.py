@@ -256,7 +256,8 @@ def by_warpgroups(
 ) -> None:
     """Launch the kernel of Hopper; `blocks`, `keys` of a tile, and `parts` of all keys are for tests."""
     out, q, k, _ = views
-    sides = problem.left < q_and_keys(views), problem.right < q_and_keys(views)
+    unlimited = q.shape[2] + k.shape[2]  # no token sees more keys on one side
+    sides = problem.left < unlimited, problem.right < unlimited
     count = problem.count if problem.is_ragged else 1  # of sequences in one array
     each, is_cut = k.shape[2] // count, bool(problem.sequences.given())
     kind = {"is_narrow": q.shape[2] <= count * NARROW, "is_cut": is_cut}
@@ -282,11 +283,6 @@ def by_warpgroups(
         )
 
     launch_parts(launch, out, lse, parts, problem.make, arch_of(problem.q))
-
-
-def q_and_keys(views: Sequence[View]) -> int:
-    """Return a number of keys that no token sees more of on one side."""
-    return views[1].shape[2] + views[2].shape[2]
 
 
 @repeating("causal", "window", "scale", "deterministic")

@@ -273,7 +273,7 @@ def hopper_gradient_plan(
         256: (64, 64, 2, 4),
     }[head]
     is_divided, types, lines = head > 128, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
-    of_w = 2 if ordered or is_divided else 3
+    of_w, apart = 2 if ordered or is_divided else 3, 2 if is_divided else 1
     of_heads = atoms.GMMA_K_SW64(dtype) if head == 192 else lines  # half of a head is not whole lines of 64
     of_keys, of_tokens, of_weights, of_sums = (
         tile_to_shape(lines, shape)
@@ -287,15 +287,13 @@ def hopper_gradient_plan(
     # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
     over, by_keys = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
     scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), by_keys)
-    of_keys_and_values = (
+    sums = [
         make_tiled_mma(
-            getattr(atoms, f"SM90_64x{n // 2}x16_{types}_SS" if is_divided else f"SM90_64x{n}x16_{types}_RS").with_majors(
-                "K", "MN"
-            ),
+            getattr(atoms, f"SM90_64x{n // apart}x16_{types}_{'SS' if is_divided else 'RS'}").with_majors("K", "MN"),
             (1, 2, 1) if is_divided else by_keys,
         )
         for n in (head, value_head)
-    )
+    ]
     turned = getattr(atoms, f"SM90_64x{head // over[1] // parts}x16_{types}_SS").with_majors("MN", "MN")
     tokens = make_tiled_mma(turned, over)
     lines_of_sums = columns * head // 512 // pieces
@@ -313,7 +311,8 @@ def hopper_gradient_plan(
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,
-        *of_keys_and_values,
+        sums[0],
+        sums[1],
         tokens,
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, scores),
         make_tiled_copy_C(atoms.SM75_U32x4_LDSM_N, scores),
