@@ -8,8 +8,8 @@ Scores are transposed, keys by tokens, so that P and W are operand A of the sums
 has 64 keys; the product with W^T needs those of all, and W passes through shared memory for it. It is computed a step
 later, so that consumers need not be at the same step: one multiplies while the other one computes exponentials.
 
-Registers do not hold dK and dV of 64 keys and a head of more than 128. There both consumers have the same 64 keys, and half of
-the head each of dV, dK and dQ; one computes P and the other one W, and both pass through shared memory.
+Registers do not hold dK and dV of 64 keys and a head of more than 128. There both consumers have the same 64 keys, and
+half of the head each of dV, dK and dQ; one computes P and the other one W, and both pass through shared memory.
 
 dQ is added up in global memory, in float32 and in the order of the threads' registers, by bulk copies that two warps
 start. Without `turns` each of them serves a consumer. With them the blocks add in one order, and bits are the same each
