@@ -15,11 +15,7 @@ from tilewright.dtypes import bfloat16, float16
 from tilewright.kernels._grouped_hopper_kernel import grouped_warpgroups
 from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
 from tilewright.kernels.hopper import Hopper
-from tilewright.kernels.hopper_plan import (
-    THREADS,
-    HopperConfiguration,
-    plan_for,
-)
+from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Operand, Problem, Types
 from tilewright.launch import Launcher
