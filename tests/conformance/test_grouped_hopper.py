@@ -118,6 +118,13 @@ def test_ragged_products(backend: Backend, name: str) -> None:
     same(compute(backend, case, a, b, case.ends), expected(case, a, b, case.ends))
 
 
+def test_rows_of_twelve_vectors(backend: Backend) -> None:
+    """The last rows of a group leave by stores of vectors, each by one thread: no power of two are in 96 columns."""
+    case = Case("M", (40, 96, 24), (128, 96, 64), (24, 40), majors="KM", out=BF16)
+    a, b = operands(case)
+    same(compute(backend, case, a, b, case.ends), expected(case, a, b, case.ends))
+
+
 @pytest.mark.parametrize("name", rest_is_slow(["rows", "columns", "K"], "K"))
 def test_offsets_on_a_device_stay_inside(backend: Backend, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the host would refuse: below the one before it an offset counts as that one, past the end as the end."""

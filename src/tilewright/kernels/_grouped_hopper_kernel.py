@@ -254,6 +254,7 @@ def store_inside(buffer, tile):
     """Write what a consumer gathered of a part to the rows of a tile that are inside, 16 bytes at a time."""
     width = 128 // tile.dtype.bits
     across = tile.shape[1] // width
+    across &= -across  # of 12 vectors 4: a vector is one thread's
     threads = tw.Layout((WARPGROUP // across, across), (across, 1))
     copy = tw.make_tiled_copy(tw.atoms.UniversalCopy(128), threads, tw.Layout((1, width)))
     thread = copy.get_slice(tw.thread_idx.x % WARPGROUP)

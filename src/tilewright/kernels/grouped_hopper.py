@@ -15,11 +15,7 @@ from tilewright.dtypes import bfloat16, float16
 from tilewright.kernels._grouped_hopper_kernel import grouped_warpgroups
 from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
 from tilewright.kernels.hopper import Hopper
-from tilewright.kernels.hopper_plan import (
-    THREADS,
-    HopperConfiguration,
-    plan_for,
-)
+from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Operand, Problem, Types
 from tilewright.launch import Launcher
@@ -91,7 +87,7 @@ class GroupedHopper:
             c = replace(c, blocks=machine.multiprocessors)
             # Of 18 products on an H200 clusters of two were the fastest for none, and took up to 1.6 times as long: of
             # a group with an odd number of rows of tiles they compute one more.
-            is_ours = c.splits == c.cluster == 1 and not (c.is_swapped or c.streams)
+            is_ours = c.splits == c.cluster == 1 and c.threads == THREADS and not (c.is_swapped or c.streams)
             # Beside more accumulators the ends of groups are spilled.
             is_ours = is_ours and (not c.is_ping_pong or c.tile[0] * c.tile[1] <= 128 * 128)
             if is_ours and family.resources(alike, c, machine.arch).rejection is None:

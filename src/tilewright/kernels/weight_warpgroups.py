@@ -258,7 +258,7 @@ class WeightWarpgroups(WeightFamily):
         assert isinstance(configuration, WarpgroupConfiguration), configuration
         plan = warpgroup_plan(problem, configuration)
         rejection = None
-        if plan.shared_bytes + _SPARE_BYTES > arch.shared_bytes_optin or plan.stages < 2:
+        if plan.shared_bytes + _SPARE_BYTES > arch.shared_bytes_optin or plan.stages < 2 * plan.shares:
             rejection = lack_of_shared(plan.shared_bytes, arch)
         return Resources(plan.shared_bytes, plan.columns * plan.tokens // 256, rejection)
 

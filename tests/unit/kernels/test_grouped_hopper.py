@@ -83,6 +83,14 @@ def test_what_no_tensor_map_or_instruction_takes(change: dict[str, Any]) -> None
     assert FAMILY.configurations(problem, H200) and not FAMILY.configurations(replace(problem, **change), H200)
 
 
+def test_three_consumers_are_not_for_groups() -> None:
+    """`tw.matmul` has them where one wave holds all tiles, as of 512 rows for 32 experts; groups are for two."""
+    problem = problem_of("M", 512, 768, 7168, "KM", groups=32)
+    for c in FAMILY.configurations(problem, H200):
+        launcher, launched = FAMILY.launch(problem, c, H200.arch)
+        assert launcher.block == 128 * (1 + launched.plan.consumers), c
+
+
 @examples(10, 100)
 @given(
     ragged=st.sampled_from("MK"),

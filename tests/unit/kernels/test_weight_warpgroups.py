@@ -137,6 +137,15 @@ def test_stages_of_x_hold_what_pairs_send_each_other(m: int) -> None:
     assert len(sizes) >= 2 and all(room >= sums for room, sums in sizes), sizes
 
 
+def test_consumers_that_share_k_have_two_stages_each() -> None:
+    """They wait for their next stage before they give one back: of one each, as in 64 x 64 of bytes, nothing comes."""
+    x, codes, rows = np.ones((40, 256), BF16), np.ones((256, 64), np.uint8), np.ones((2, 64), BF16)
+    weights = tw.quantized(codes, rows, np.arange(128).reshape(2, 64), bits=8, group=128)
+    found = tw.matmul.explain(x, weights, arch="sm_90a").candidates
+    of_family = [c.configuration for c in found if c.family.name == "weight warpgroups" and c.rejection is None]
+    assert of_family and all(c.stages >= 2 * c.shares for c in of_family), list(map(str, of_family))
+
+
 def test_only_many_rows_of_4_bits_are_rounded() -> None:
     """Fewer rows, bytes and small groups take the kernels and plans that they take without."""
 
