@@ -474,6 +474,12 @@ def test_a_mistake_is_found_with_its_lines(name: str) -> None:
     assert any(line in one and other in two and bool(other) <= bool(two) for one, two in sides), sides
 
 
+def test_where_roles_race_the_help_names_barriers_that_they_can_meet_at() -> None:
+    """`tw.sync_threads()` is refused in the branch of a role."""
+    messages = [finding.message for finding in found(through("no named barrier")) if finding.kind == "race"]
+    assert any("tw.sync_threads(), or an mbarrier or named barrier between" in text for text in messages), messages
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_is_silent(name: str) -> None:
     assert [str(finding) for finding in found(RIGHT[name])] == []

@@ -327,3 +327,28 @@ def test_barriers_in_variables() -> None:
     out = np.full((32, 8), -1, np.int32)
     carried[1, 64](out, 8)
     assert (out == np.arange(1, 9) % 2).all()
+
+
+@pytest.mark.parametrize(("schedules", "is_found"), [(0, False), (10, True)])
+def test_groups_that_share_a_named_barrier_by_chance_are_found_in_other_orders(schedules: int, is_found: bool) -> None:
+    """The second group waits for the first phase of the other one, but not for its second: both may mix there."""
+
+    @tw.kernel
+    def kernel(out):
+        tile, group, i = tw.shared(tw.int32, (2, 64)), tw.warp_id() // 2, tw.thread_idx.x % 64
+        told, meet = tw.mbarrier(2), tw.named_barrier(1, 64)
+        tw.sync_threads()
+        if group == 0:
+            meet.sync()
+            if tw.lane_id() == 0:
+                told.arrive()
+            meet.sync()
+        else:
+            told.wait(0)
+            tile[1, i] = i
+            meet.sync()
+            out[i] = tile[1, 63 - i]
+
+    with tw.simulate(raise_errors=False, schedules=schedules) as run:
+        kernel[1, 128](np.zeros(64, np.int32))
+    assert bool(run.findings) is is_found

@@ -70,6 +70,7 @@ CASES = [
     (8, 128, 70, 40, 2056, np.float16, "one", 128, 128, 4, None),  # two of four blocks
     (4, 128, 50, 72, 1032, BF16, "each", 64, 128, 2, None),  # two blocks add up the sums of 32 rows each
     (4, 32, 20, 136, 1032, np.float16, "none", 32, 128, 2, np.float32),  # of 16 rows
+    (4, 128, 8, 40, 3500, BF16, "none", 8, 128, 1, None),  # more iterations than stages: each is filled again
 ]
 
 

@@ -27,7 +27,7 @@ from tilewright.backends.sim.warpgroups import ProductGroups
 from tilewright.dtypes import uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError, CheckError
 from tilewright.ir.core import Buffer, Kernel, Op, Space, TensorMap
-from tilewright.ir.effects import WARPS_OF, Order, Scope
+from tilewright.ir.effects import WARPS_OF, Order, Scope, Waits
 from tilewright.ir.maps import MapValues
 
 
@@ -290,10 +290,9 @@ class Machine:
                 details=[f"of blocks of {self.threads} threads the simulator holds {RESIDENT_THREADS // self.threads}"],
                 help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
             )
-        # Whether there are strong accesses or fences, and whether one orders memory for other threads.
-        self.has_strong: bool
-        self.orders: bool
-        self.has_strong, self.orders = _memory_model(kernel)
+        # Whether there are strong accesses or fences, whether one orders memory for other threads, and whether some
+        # warps wait without the others.
+        self.has_strong, self.orders, self.has_roles = _memory_model(kernel)
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
@@ -521,15 +520,16 @@ class Machine:
         return _coordinate(thread, self.block)
 
 
-_models: WeakKeyDictionary[Kernel, tuple[bool, bool]] = WeakKeyDictionary()
+_models: WeakKeyDictionary[Kernel, tuple[bool, bool, bool]] = WeakKeyDictionary()
 
 
-def _memory_model(kernel: Kernel) -> tuple[bool, bool]:
-    """Return whether a kernel has strong accesses or fences, and whether one orders memory; found once a kernel."""
+def _memory_model(kernel: Kernel) -> tuple[bool, bool, bool]:
+    """Return the kernel's `has_strong`, `orders` and `has_roles`; found once a kernel."""
     known = _models.get(kernel)
     if known is None:
-        strong = [op.effects.order for op in kernel.body.walk() if op.effects.scope is not None]
-        known = _models[kernel] = bool(strong), any(order is not Order.NONE for order in strong)
+        effects = [op.effects for op in kernel.body.walk()]
+        strong = [each.order is not Order.NONE for each in effects if each.scope is not None]
+        known = _models[kernel] = bool(strong), any(strong), any(each.waits is Waits.SOME for each in effects)
     return known
 
 

@@ -195,6 +195,8 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
     barrier = "tw.sync_threads()"
     if late.thread // warp == early.thread // warp and not isinstance(conflict.storage, GlobalStorage):
         barrier += ", or tw.sync_warp() where only threads of one warp meet,"
+    elif machine.has_roles:
+        barrier += ", or an mbarrier or named barrier between warps of different branches,"
     if early.kind is AccessKind.COPY_LAND:
         return f"put {barrier} after the wait for the copy: a wait makes a thread's own copies visible to itself only"
     if early.kind in READS:
