@@ -290,9 +290,11 @@ class Machine:
                 details=[f"of blocks of {self.threads} threads the simulator holds {RESIDENT_THREADS // self.threads}"],
                 help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
             )
-        # Whether there are strong accesses or fences, whether one orders memory for other threads, and whether some
-        # warps wait without the others.
-        self.has_strong, self.orders, self.has_roles = _memory_model(kernel)
+        # Whether there are strong accesses or fences, one orders memory, and some warps wait without the others.
+        model = _memory_model(kernel)
+        self.has_strong: bool = model[0]
+        self.orders: bool = model[1]
+        self.has_roles: bool = model[2]
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
@@ -510,8 +512,7 @@ class Machine:
             cluster = int(self._order[cluster])
         cluster %= self.blocks_of_rank // self.cluster_size
         first = _coordinate(cluster, tuple(n // m for n, m in zip(self.grid, self.cluster, strict=True)))
-        inside = _coordinate(rank, self.cluster)
-        x, y, z = (a * m + b for a, m, b in zip(first, self.cluster, inside, strict=True))
+        x, y, z = (a * m + b for a, m, b in zip(first, self.cluster, _coordinate(rank, self.cluster), strict=True))
         number = self.rank_of(row)
         return (x, y, z) if number is None else BlockOfRank.of((x, y, z), number)
 
@@ -525,8 +526,7 @@ _models: WeakKeyDictionary[Kernel, tuple[bool, bool, bool]] = WeakKeyDictionary(
 
 def _memory_model(kernel: Kernel) -> tuple[bool, bool, bool]:
     """Return the kernel's `has_strong`, `orders` and `has_roles`; found once a kernel."""
-    known = _models.get(kernel)
-    if known is None:
+    if (known := _models.get(kernel)) is None:
         effects = [op.effects for op in kernel.body.walk()]
         strong = [each.order is not Order.NONE for each in effects if each.scope is not None]
         known = _models[kernel] = bool(strong), any(strong), any(each.waits is Waits.SOME for each in effects)
