@@ -140,6 +140,34 @@ def test_nobody_can_go_on(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 
 
 @tw.kernel
+def waits_for_bytes(flag, x, bytes: tw.constexpr):
+    """One warp waits for copies to one mbarrier, while those to another are under way, and one for the flag."""
+    smem, full = tw.shared(x.dtype, (32, 2)), tw.mbarrier(1, stages=2)
+    tw.sync_threads()
+    if tw.thread_idx.x == 0:
+        for stage in tw.static_range(2):
+            full[stage].arrive_expect_tx(bytes)
+            source = tw.local_tile(x, (32,), (0,))
+            tw.copy(tw.atoms.SM90_BULK_COPY_G2S, source, smem[:, stage], barrier=full[stage])
+        for stage in tw.static_range(2):
+            full[stage].wait(0)
+        tw.store(flag, 0, 1, sem="release")
+    elif tw.thread_idx.x == 32:
+        while tw.load(flag, 0, sem="acquire") == 0:
+            pass
+
+
+def test_copies_under_way_do_not_keep_a_deadlock_alive() -> None:
+    """They are asked for again each time that others look at memory, and have changed nothing."""
+    x = np.ones(32, np.float32)
+    waits_for_bytes[1, 64](zeros(), x, 128)
+    with pytest.raises(tw.CheckError, match="deadlock") as raised:
+        waits_for_bytes[1, 64](zeros(), x, 144)
+    assert "16 bytes that were announced have not come" in str(raised.value)
+    assert "flag[0] to change" in str(raised.value)
+
+
+@tw.kernel
 def two_waits(flags):
     """Two threads wait for each other, and a third for the second."""
     thread = tw.thread_idx.x

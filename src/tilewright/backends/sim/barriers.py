@@ -271,15 +271,18 @@ class Mbarriers:
 
     def _deliver(self, wanted: Array) -> None:
         """Let what is to arrive at elements, a mask (blocks, elements), land and arrive."""
+        has_landed = False
         for each in self._deliveries:
             which = each.open & wanted[each.rows, each.elements]
             if which.any():
+                has_landed = True
                 at = each.rows[which], each.elements[which]
                 each.land(which, each.elements[which], self.phase[at])
                 np.subtract.at(self.bytes, at, each.bytes)
                 each.open &= ~which
-        self._deliveries = [each for each in self._deliveries if each.open.any()]
-        self._end_phases()
+        if has_landed:  # else nothing has changed: loops that wait for memory would look again, for ever
+            self._deliveries = [each for each in self._deliveries if each.open.any()]
+            self._end_phases()
 
     def finish(self) -> None:
         """Report bulk copies that are under way at the end of their blocks, and bytes that differ."""
