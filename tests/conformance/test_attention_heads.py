@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import ml_dtypes
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 from tests.conformance.harness import Backend, Gpu
 from tests.conformance.test_attention import PLACES, arrays, assert_close, known, normal, view_of
+from tests.conformance.test_small_attention import check_sequences
 
 import tilewright as tw
 from tilewright.kernels.attention import by_warpgroups, gradients_on_hopper, read_problem
-from tilewright.kernels.operands import read
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SLOW = pytest.mark.slow
@@ -70,17 +69,9 @@ def test_gradients(backend: Backend, case: tuple[int, ...], options: dict[str, A
 @pytest.mark.filterwarnings("ignore:needless wait")
 def test_sequences(backend: Backend, heads: tuple[int, int]) -> None:
     """What is behind a sequence's keys is another one's, and infinite."""
-    starts = [0, 3, 3, 60, 100]
-    q, k, v = normal((100, 2, heads[0]), (100, 1, heads[0]), (100, 1, heads[1]), dtype=BF16)
-    v[60:] = np.inf
-    placed, at = [backend.put(x) for x in (q, k, v)], backend.put(np.array(starts, np.int32))
-    out = backend.put(np.full((100, 2, heads[1]), np.nan, BF16))
-    problem = read_problem("attention", *placed, True, None, None, (at, at, None))
-    views = [problem.heads(x) for x in (read("attention", "out", out), problem.q, problem.k, problem.v)]
-    by_warpgroups(problem, views, None, blocks=2, keys=16, parts=1)
-    for begin, end in itertools.pairwise(starts[:-1]):
-        one = known(*(x[begin:end].swapaxes(0, 1)[None] for x in (q, k, v)), causal=True)
-        assert_close(backend.get(out)[begin:end].swapaxes(0, 1)[None], one.out, BF16)
+    placed = normal((100, 2, heads[0]), (100, 1, heads[0]), (100, 1, heads[1]), dtype=BF16)
+    placed[2][60:] = np.inf
+    check_sequences(backend, [0, 3, 3, 60, 100], placed, {"causal": True}, blocks=2, keys=16, parts=1)
 
 
 @pytest.mark.gpu

@@ -264,8 +264,8 @@ def hopper_gradient_plan(
     head, value_head = filled(elements), filled(values)
     if head == 256 and value_head != 128:  # a half is of whole lines
         value_head = head
-    # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; shared memory
-    # has room for 16 numbers of each thread beside two stages of long heads.
+    # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them, or of 96 and
+    # 48; shared memory has room for 16 numbers of each thread beside two stages of heads of 256.
     rows, columns, parts, pieces = {
         64: (128, 128, 1, 1),
         128: (128, 64, 1, 1),
@@ -273,11 +273,11 @@ def hopper_gradient_plan(
         256: (64, 64, 2, 4),
     }[head]
     is_divided, types, lines = head > 128, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
-    of_w, apart = 2 if ordered or is_divided else 3, 2 if is_divided else 1
+    of_w = 2 if ordered or is_divided else 3
     of_heads = atoms.GMMA_K_SW64(dtype) if head == 192 else lines  # half of a head is not whole lines of 64
     of_keys, of_tokens, of_weights, of_sums = (
-        tile_to_shape(lines, shape)
-        for lines, shape in (
+        tile_to_shape(atom, shape)
+        for atom, shape in (
             (of_heads, (rows, head, 2)),
             (of_heads, (columns, head, 4)),
             (lines, (rows, columns, of_w)),
@@ -286,14 +286,15 @@ def hopper_gradient_plan(
     )
     # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
     over, by_keys = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
+    apart = (1, 2, 1) if is_divided else by_keys
     scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), by_keys)
-    sums = [
+    sums, value_sums = (
         make_tiled_mma(
-            getattr(atoms, f"SM90_64x{n // apart}x16_{types}_{'SS' if is_divided else 'RS'}").with_majors("K", "MN"),
-            (1, 2, 1) if is_divided else by_keys,
+            getattr(atoms, f"SM90_64x{n // apart[1]}x16_{types}_{'SS' if is_divided else 'RS'}").with_majors("K", "MN"),
+            apart,
         )
         for n in (head, value_head)
-    ]
+    )
     turned = getattr(atoms, f"SM90_64x{head // over[1] // parts}x16_{types}_SS").with_majors("MN", "MN")
     tokens = make_tiled_mma(turned, over)
     lines_of_sums = columns * head // 512 // pieces
@@ -311,8 +312,8 @@ def hopper_gradient_plan(
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,
-        sums[0],
-        sums[1],
+        sums,
+        value_sums,
         tokens,
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, scores),
         make_tiled_copy_C(atoms.SM75_U32x4_LDSM_N, scores),
