@@ -513,6 +513,37 @@ def test_a_relaxed_arrival_does_not_end_what_was_done_in_another_block() -> None
     assert kinds(make(True), *given) == {"absent-block"} and kinds(make(False), *given) == set()
 
 
+@pytest.mark.parametrize("drains", [True, False])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_producer_waits_for_what_other_blocks_release(steps: int, drains: bool) -> None:
+    """Their arrivals are relaxed, and tell nothing of their threads; but who waits for the phase has them all."""
+
+    @tw.kernel(cluster=2)
+    def pass_on(out, x):
+        tiles = tw.shared(tw.int32, (THREADS, 2))
+        ring, rank = tw.pipeline(stages=2, consumers=1, bytes=4 * THREADS, blocks=2), tw.block_rank_in_cluster()
+        tw.cluster_sync()
+        if tw.warp_id() == 0:
+            if tw.elect_one():
+                state = ring.producer()
+                for i in range(steps):
+                    with state.fill() as (stage, full):
+                        row = tw.local_tile(x[i, :], (THREADS,), (0,))
+                        tw.copy(tw.atoms.SM90_BULK_COPY_G2S, row, tiles[:, stage], barrier=full)
+                if drains:
+                    state.drain()
+        else:
+            state, total = ring.consumer(relaxed=True), tw.int32(0)
+            for _ in range(steps):
+                with state.read() as stage:
+                    total += tiles[tw.thread_idx.x % THREADS, stage]
+            out[rank, tw.thread_idx.x % THREADS] = total
+
+    x, out = rows(steps), np.zeros((2, THREADS), np.int32)
+    assert kinds(pass_on, out, x, grid=2, block=2 * THREADS) == (set() if drains else {"absent-block"})
+    assert (out == x.sum(axis=0)).all()
+
+
 def test_mbarriers_that_a_warp_has_not_met_are_unknown_to_it() -> None:
     """The fence of an initialisation says nothing to the threads of the block that have not met."""
 

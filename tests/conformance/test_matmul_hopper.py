@@ -80,6 +80,17 @@ CASES = {
     "one consumer, swapped": Case((37, 136, 520), (40, 64, 64), 1, more={"splits": 3} | ALONE | SWAPPED | IN_CLUSTER),
     "one consumer, wide": Case((100, 72, 520), (104, 64, 128), 1, batch=(2,), more={"splits": 2} | ALONE | SWAPPED | IN_CLUSTER),
     "one consumer, M contiguous": Case((24, 72, 520), (32, 64, 64), 1, majors="MK", more={"splits": 2} | ALONE | SWAPPED | IN_CLUSTER),
+    "turned": Case((150, 264, 136), (72, 128, 64), 2, more=SWAPPED),
+    "turned, ping-pong": Case((200, 264, 136), (104, 128, 64), 2, more=SWAPPED | PING_PONG),
+    "turned, three consumers, f16": Case((150, 200, 136), (144, 192, 64), 1, ("f16", "f16"), more=SWAPPED | THREE),
+    "turned, cluster": Case((150, 512, 136), (80, 128, 64), 4, more=SWAPPED | CLUSTER),
+    "turned, one consumer, a batch": Case((100, 72, 136), (104, 64, 64), 1, batch=(3,), more=SWAPPED | ALONE),
+    "turned, N contiguous": Case((150, 264, 136), (144, 256, 64), 1, majors="KM", more=SWAPPED),
+    "turned, splits in a cluster": Case((70, 136, 520), (72, 128, 64), 1, more={"splits": 3} | SWAPPED | IN_CLUSTER),
+    "turned, e4m3": Case((100, 144, 272), (104, 128, 128), 1, ("e4m3", "e4m3"), out=BF16, more=SWAPPED),
+    "swapped, wide, float32": Case((150, 264, 136), (144, 256, 64), 1, out=np.float32, more=SWAPPED),
+    "swapped, wide, odd rows": Case((150, 203, 72), (72, 128, 64), 2, more=SWAPPED),
+    "one consumer, 160 columns": Case((130, 152, 136), (64, 160, 64), 2, more=ALONE),
     "swapped, 24 columns": Case((20, 136, 136), (24, 64, 64), 1, more=SWAPPED | PING_PONG),
     "swapped, 120 columns, e4m3": Case((117, 144, 272), (120, 128, 128), 1, ("e4m3", "e4m3"), more=SWAPPED),
     "56 columns, tf32": Case((136, 52, 72), (128, 56, 32), 1, ("tf32", "tf32")),
@@ -155,7 +166,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, **option
 
 QUICK = (
     "edges, more tiles than blocks", "a batch", "M and N contiguous", "ping-pong", "cluster", "swapped", "splits, swapped, a batch",
-    "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
+    "turned", "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
     "stream-K, N contiguous, a batch",
 )  # fmt: skip
 
@@ -182,6 +193,7 @@ WITH_OPERANDS = {
     "cooperative": Case((140, 136, 72), (128, 64, 64), 2),
     "ping-pong": Case((72, 136, 72), (64, 64, 64), 1, more=PING_PONG),
     "swapped": Case((5, 136, 72), (8, 128, 64), 1, more=SWAPPED),
+    "turned": Case((75, 136, 72), (80, 128, 64), 1, more=SWAPPED),
     "splits": Case((70, 72, 264), (128, 64, 64), 2, more={"splits": 2}),
     "splits in a cluster": Case((70, 72, 264), (128, 64, 64), 1, more={"splits": 2} | IN_CLUSTER),
     "stream-K": Case((260, 71, 1032), (128, 64, 64), 4, more=STREAM),

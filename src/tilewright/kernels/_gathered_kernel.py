@@ -70,14 +70,14 @@ def matmul_gathered(
                             tile = tile_of(plan, arrived, (m, k), (rows, k_tile, sender))
                             tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
                             bring_columns(plan, B, sB[:, :, stage], (column, k_tile, sender), full, place)
+            if plan.cluster > 1:
+                state.drain()  # the other block still arrives here
         elif sends and tw.thread_idx.x >= WARP:
             send(A, slots, flags, counters, part, rank, pause, number)
     else:
         tw.set_registers(BESIDE_SENDERS if sends else CONSUMER_REGISTERS)
         results = Results(plan, plan.epilogue, sD, D, bias, 1, 0)
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
-    if plan.cluster > 1:
-        tw.cluster_sync()  # the other block may still arrive here
 
 
 class Arrival:

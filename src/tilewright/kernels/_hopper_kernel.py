@@ -61,14 +61,14 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                         bring_rows(plan, A, sA[:, :, stage], (plan.cluster * row + rank, k_tile, batch), full)
                         bring_columns(plan, B, sB[:, :, stage], (column, k_tile, batch), full, rank)
                         bring_scales(plan, scales, boxes, (row, column, batch, k_tile), stage, full)
+            if plan.cluster > 1:
+                state.drain()  # the other block still arrives here
         if plan.peers > 1:
             tw.cluster_wait()
     else:
         tw.set_registers(plan.registers[1])
         results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta, sums)
         consume(plan, works, ring, order, peers, sA, sB, results, tuple(zip(scales, boxes, strict=True)), rank)
-    if plan.cluster > 1:
-        tw.cluster_sync()  # the other block may still arrive here
 
 
 def memory_of(plan, A, B, D):

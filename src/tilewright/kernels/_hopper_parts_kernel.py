@@ -103,13 +103,13 @@ def matmul_parts(D, A, B, parts_a, parts_b, alpha, beta, plan: tw.constexpr, *op
                     with state.fill() as (stage, full):
                         where = plan.cluster * row + rank, column, k_tile, batch
                         bring_parts(plan, how, (parts_a, parts_b), (sA, sB), where, (stage, full, rank))
+            if plan.cluster > 1:
+                state.drain()  # the other block still arrives here
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         cooperate(plan, how, epilogue, works, ring, (sA, sB, sD), D, A, B, tuple(operands), alpha, beta, rank)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
-    if plan.cluster > 1:
-        tw.cluster_sync()  # the other block may still arrive here
 
 
 @tw.function

@@ -81,14 +81,14 @@ def matmul_scattered(
                         tile = tile_of(plan, A, (m, k), (plan.cluster * row + place, k_tile, reader))
                         tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
                         bring_columns(plan, B, sB[:, :, stage], (column, k_tile, reader), full, place)
+            if plan.cluster > 1:
+                state.drain()  # the other block still arrives here
     else:
         tw.set_registers(CONSUMER_REGISTERS)
         parts = Parts(D.shape[:2], part)
         post = Post(plan, works, parts, sD, bias, slots, flags, counters, rank, pause, number, staged, in_ring)
         results = Sums(plan, D, post, Inbox(plan, parts, arrived, told, rank, number), more)
         consume(plan, works, ring, order, None, sA, sB, results, (), place)
-    if plan.cluster > 1:
-        tw.cluster_sync()  # the other block may still arrive here
 
 
 class Post:

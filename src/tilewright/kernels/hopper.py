@@ -11,8 +11,8 @@ The kernel is `_hopper_kernel`, and `hopper_plan` what it knows at compile time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
@@ -20,24 +20,21 @@ from tilewright import dtypes as t
 from tilewright.arch import VECTOR_BYTES, Arch, Gpu, gpu_of
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
-from tilewright.kernels._hopper_kernel import LEAST_PIECE, matmul_warpgroups, sharers_of
+from tilewright.kernels._hopper_kernel import matmul_warpgroups, sharers_of
 from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.further import Parts, launch_further
 from tilewright.kernels.hopper_plan import (
     CONSUMERS,
     KEPT_OF,
-    ROWS,
     SPARE_BYTES,
     WARPGROUP,
     HopperConfiguration,
-    StreamConfiguration,
-    may_alternate,
     owners_of,
     plan_for,
-    results_of,
-    takes_boxes,
+    turns_results,
 )
+from tilewright.kernels.hopper_tiles import THREE, configurations_of, is_one_part, tiles_of
 from tilewright.kernels.model import Machine, Prediction, lack_of_shared
 from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, workspace_bytes
@@ -45,75 +42,6 @@ from tilewright.kernels.stream_k import launch_stream, slots_of
 from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW
-
-# Tiles along M before the next along N, by the bytes of an element: what examples 05 and 06 do. With 4 bytes groups of
-# 16 took 0.2 to 0.9 % less than of 8 (4096 and 8192 cubed, example 05 on an H200); in ping-pong of 128 x 128 they take
-# 1.2, 0.2 and 1.9 % more (2048, 4096 and 8192 cubed). With 2 bytes they take 0.5 % less in 128 x 256 at the mean of 11
-# products for half a second each, which is for a wave of 132 about as high as wide, and 0.9 % less in pairs.
-_GROUP = {1: 8, 2: 8, 4: 16}
-_MOST_STAGES = 16
-WARP = 32
-_NARROW = 128  # rows or columns of D up to which a tile has them all
-_LEAST_ROWS = 8  # of an operand whose rows are contiguous: those that a swizzle goes over
-_LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
-_LEAST_STEPS = 4  # tiles of K in a split
-_CLUSTERS = (2, 3, 4, 5, 6, 7, 8)  # blocks that share the K of a tile
-_LEAST_STAGES = 4  # beside the sums that others send, or of more K
-_LEAST_SHARED, _MOST_WAVES = 128 * 128, 6  # elements of a tile by stream-K, and whole waves beside it
-_SMALL = 160  # rows and columns of a tile of which K may be deeper
-
-# Tile (M, N), ping-pong, cluster.
-_Shape = tuple[tuple[int, int], bool, int]
-_SHAPES: Sequence[_Shape] = (
-    ((128, 256), False, 1),
-    ((128, 256), False, 2),
-    ((256, 128), False, 1),
-    ((256, 128), False, 2),
-    ((128, 192), False, 1),
-    ((128, 192), False, 2),
-    ((128, 192), True, 1),
-    ((128, 192), True, 2),
-    ((128, 160), False, 1),
-    ((128, 160), False, 2),
-    ((128, 160), True, 2),
-    ((128, 128), True, 1),
-    ((128, 128), True, 2),
-    ((128, 128), False, 1),
-    ((64, 256), True, 1),
-    ((64, 256), True, 2),
-    ((64, 128), True, 1),  # first: of equals wider instructions take less
-    ((128, 64), True, 1),
-    ((128, 64), False, 1),
-    ((64, 64), True, 1),
-    ((64, 32), True, 1),
-)
-# Where all tiles are computed at once, of which these are more: 1111 cubed has 81 of 128 x 128, and 126 of 128 x 80;
-# 128 x 7168 has 112 of 64 x 128, and 128 of 64 x 112. Or fewer: 6304 x 768 has 132 of 192 x 192, by three consumers.
-_WIDE = 192, 192
-_AT_ONCE: Sequence[_Shape] = (
-    (_WIDE, False, 1),
-    ((128, 96), False, 1),
-    ((128, 80), False, 1),
-    ((64, 112), True, 1),
-    ((64, 96), True, 1),
-)
-# Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
-_THREE = 192, 128  # of three consumers, which hold one set of sums of K each
-_PROMOTED_SHAPES: Sequence[_Shape] = (
-    (_THREE, False, 1),
-    ((256, 128), False, 1),
-    ((256, 128), False, 2),
-    ((128, 192), False, 1),
-    ((128, 192), False, 2),
-    ((128, 160), False, 1),
-    ((128, 160), False, 2),
-    ((128, 128), False, 1),
-    ((128, 128), False, 2),
-    ((128, 64), False, 1),
-)
-# Accumulators of a thread beside which matrices, values of further results, and partners are spilled.
-_MOST_BESIDE = 128
-_NARROW_SHAPES = ((64, True), (128, False))  # rows of the instruction's side, ping-pong
 
 # The share of the tensor cores' peak rate that a step's products reach on normal data with all multiprocessors at work,
 # where power is the limit: so that a step of the first tile, with its bytes, takes what cuBLAS takes on an H200 at 4096
@@ -153,7 +81,9 @@ _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, m
 # D^T, whose threads multiply a scale for each of their columns: 8.6 us, and 6.9 by two splits in a cluster.
 _LEAST_SCALED_US = 0.3
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
-_CLUSTER_US = 0.9  # until both blocks of a pair run, and until both have ended; those that add up sums begin early
+# Until both blocks of a pair run, and have ended (those that add up sums begin early); and for a step, of which each
+# waits for the slower of both: 0.2 to 1.9 us where all tiles are computed at once, of 16 to 64 steps, on an H200.
+_CLUSTER_US, _CLUSTER_STEP_US = 0.4, 0.02
 # In microseconds: until the first products, an estimate; a tile of 128 x 256 from its last product to the next tile's
 # first, by which ping-pong in 128 x 128 takes 0.97 of it at 2048 and 4096 cubed on an H200, and 0.99 where K is 14336
 # (and which TileLang's rates at K = 256 to 2048 show); and a second launch, an estimate.
@@ -161,6 +91,8 @@ _START_US, _TILE_US, _LAUNCH_US = 1.5, 3.0 / (128 * 256), 2.5
 _ELEMENT_US = (
     0.042  # of a thread's results in rows of odd length: 2047 cubed in tiles of 128 x 256 takes 5.9 us more so
 )
+# Of the end of a tile of D^T whose rows leave from registers: an estimate, and what 1500 cubed took on an H200.
+_FROM_REGISTERS, _BETWEEN_VECTORS = 2, 3.5
 # Shares of L2: matrices that stay there as they are, and those of which a part is kept (on an H200 25 to 33 MB were
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
@@ -191,7 +123,7 @@ class Hopper(Family):
 
         def on_all(configuration: Configuration, is_packed: bool) -> Configuration:
             assert isinstance(configuration, HopperConfiguration), configuration
-            follows = is_packed and _tiles(problem, configuration) * configuration.splits <= machine.multiprocessors
+            follows = is_packed and tiles_of(problem, configuration) * configuration.splits <= machine.multiprocessors
             return replace(configuration, blocks=machine.multiprocessors, follows=follows)
 
         found = super().candidates(problem, machine)
@@ -208,12 +140,7 @@ class Hopper(Family):
         """
         if arch.name != "sm_90a" or problem.compute not in _POWER or problem.k == 0:
             return ()
-        whole = dict.fromkeys(_whole(problem, arch))  # a narrow tile may be one of the table
-        if problem.quantises:  # a tile has whole blocks of columns
-            width = BLOCK * (1 + problem.is_gated)
-            whole = dict.fromkeys(c for c in whole if c.tile[1] % width == 0 and not c.is_swapped)
-        deep = [two for one in whole for two in _depths(problem, one)]
-        return [split for one in deep for split in (*_with_splits(problem, one, arch), *_streaming(problem, one))]
+        return configurations_of(problem, arch)
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
@@ -243,9 +170,10 @@ class Hopper(Family):
         steps = math.ceil(math.ceil(problem.k / k) / c.splits)
         busy = min(tiles, machine.multiprocessors)
         step = self.step_us(problem, c, busy, machine)
-        # Rows of D^T leave from registers, an element at a time: that it takes twice as long is an estimate.
         owners = owners_of(problem, c)
-        finish = m * n * _TILE_US * (1 + c.is_swapped) / owners
+        finish = m * n * _TILE_US / owners
+        if c.is_swapped and not turns_results(problem, c):  # rows leave from registers, an element at a time
+            finish *= _FROM_REGISTERS if problem.is_whole_vectors else _BETWEEN_VECTORS
         if c.splits > 1 and not c.adds_in_cluster:  # sums leave as they are
             finish /= 2
         else:
@@ -266,11 +194,11 @@ class Hopper(Family):
             read = slots * c.cluster * m * n * problem.accumulator.bytes
             adding = _LAUNCH_US + _START_US + read / (machine.gpu.l2_bandwidth or machine.gpu.reached_bandwidth) * 1e6
         elif c.is_ping_pong:  # one consumer stores while the other one multiplies
-            turn = _TURN_US / 2 if _is_one_part(problem, c.own_tile, c.is_swapped) else _TURN_US  # half: an estimate
+            turn = _TURN_US / 2 if is_one_part(problem, c.own_tile, c.is_swapped) else _TURN_US  # half: an estimate
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
-        compute += _CLUSTER_US * (c.cluster > 1)
+        compute += (_CLUSTER_US + _CLUSTER_STEP_US * steps) * (c.cluster > 1)
         memory = max(_memory_us(problem, c, machine.gpu), problem.bytes / (busy * _MEMORY_OF_ONE) * 1e6)
         if c.adds_in_cluster:
             sums = (c.splits - 1) * m * n * problem.accumulator.bytes // owners
@@ -312,7 +240,7 @@ class Hopper(Family):
             return launch_stream(problem, tiles, clusters, launcher, plan)
         # A part of each row from a tile of registers, and of each column from each of its warps.
         height, width = plan.part.tiler_mn
-        along, down = -(-columns // width), -(-rows // height) * WARPGROUP // WARP
+        along, down = -(-columns // width), -(-rows // height) * WARPGROUP // 32
         parts = Parts(down, along) if c.is_swapped else Parts(along, down)
         return launch_further(problem, parts, launcher, plan, numbers)
 
@@ -328,70 +256,6 @@ def _kernel(further: int, cluster: int, begins_early: bool) -> Kernel:
 
 def _needs_of(operand: Operand) -> LayoutNeeds:
     return LayoutNeeds(("K", "MN") if operand.dtype.bits == 16 else ("K",), alignment=VECTOR_BYTES)
-
-
-def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
-    """Yield the configurations without splits."""
-    promotes, halves = problem.promotes, 1 + problem.is_gated
-    for is_swapped, extent in ((True, problem.m), (False, problem.columns)):  # first: of equals they do least
-        if extent > _NARROW:
-            continue
-        operand, parts = (problem.a, 1) if is_swapped else (problem.b, halves)
-        narrow = _narrow_width(operand, extent, parts)
-        for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
-            heights = [wide * times for times in range(1, halves + 1) if is_swapped or times == 1]
-            for height in heights if not problem.is_gated or may_alternate(problem) else heights[-1:]:
-                tile = (narrow, height) if is_swapped else (height, narrow)
-                yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
-        if not (promotes or problem.blocks or problem.is_gated):
-            tile = (narrow, ROWS) if is_swapped else (ROWS, narrow)
-            yield _configuration(problem, tile, arch, False, 1, is_swapped=is_swapped, consumers=1)
-    shapes: Sequence[_Shape] = _PROMOTED_SHAPES if promotes else (*_SHAPES, *_AT_ONCE)
-    if problem.blocks:
-        # Where one tile of K is added while the next is multiplied: 4096 cubed took 119 us so on an H200, in pairs of
-        # blocks 127, in tiles of 256 x 128 137, and of 128 x 192 143. With a scale for each column more would spill.
-        tiles = {_THREE} if [(x.boxed, x.rows) for x in problem.blocks] == [(True, 1), (False, BLOCK)] else set()
-        shapes = [x for x in shapes if (max(x[0]) <= BLOCK and x[2] == 1) or x[0] in tiles]
-    if problem.c is not None or problem.elements or problem.further or problem.places or problem.is_gated:
-        shapes = [shape for shape in shapes if not shape[1] or math.prod(shape[0]) // WARPGROUP <= _MOST_BESIDE]
-    if problem.elements or problem.further or problem.places or problem.is_gated:  # three consumers have few registers
-        shapes = [shape for shape in shapes if shape[0] is not _WIDE]
-    for tile, is_ping_pong, cluster in shapes:
-        # 160 columns of B that are contiguous, or their half for a block of a pair, come by rows of 64 and 32 bytes,
-        # which took 1.3 to 1.4 of the time of whole rows.
-        if problem.b.major == "K" or tile[1] // (cluster * halves) * problem.b.dtype.bytes % ROW == 0:
-            found = _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
-            if (tile, is_ping_pong, cluster) not in _AT_ONCE or _tiles(problem, found) <= found.blocks:
-                yield found
-
-
-def _narrow_width(operand: Operand, extent: int, parts: int) -> int:
-    """Return how wide a narrow tile is: multiples of the rows that a swizzle goes over, for TMA fills up few rows then.
-
-    Where rows are contiguous, a power of two.
-    """
-    if operand.major == "K":
-        unit = parts * _LEAST_ROWS
-        if operand.dtype in (t.int8, t.uint8) and extent > WARP:  # of integers every second one beyond
-            unit = max(unit, 2 * _LEAST_ROWS)
-        return -(-extent // unit) * unit
-    return 1 << (max(extent, parts * _LEAST_CONTIGUOUS) - 1).bit_length()
-
-
-def _tiles(problem: Problem, c: HopperConfiguration) -> int:
-    m, n, _ = c.tile
-    return -(-problem.m // m) * -(-problem.columns // n) * problem.batch
-
-
-def _depths(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
-    """Yield a configuration, and of small tiles with twice the K in half as many stages, for fewer steps.
-
-    128 x 4096 x 4096 in tiles of 64 x 64 took 11.3 us on an H200, and 9.4 so; 128 x 64 gained nothing.
-    """
-    yield whole
-    m, n, k = whole.tile
-    if m + n <= _SMALL and whole.stages >= 2 * _LEAST_STAGES and not problem.promotes:
-        yield replace(whole, tile=(m, n, 2 * k), stages=whole.stages // 2)
 
 
 def _kept(problem: Problem, c: HopperConfiguration, gpu: Gpu) -> tuple[int | None, int | None]:
@@ -429,111 +293,6 @@ def _memory_us(problem: Problem, c: HopperConfiguration, gpu: Gpu) -> float:
     return (problem.bytes - kept) / gpu.reached_bandwidth * 1e6
 
 
-def _is_one_part(problem: Problem, own_tile: tuple[int, int, int], is_swapped: bool) -> bool:
-    """Return whether a tile's results pass through shared memory at once: then each consumer has room for its own."""
-    m, n = results_of(own_tile, problem.is_gated, is_swapped)
-    return m <= ROWS and n * problem.d.dtype.bytes <= 256
-
-
-def _configuration(
-    problem: Problem,
-    tile: tuple[int, int],
-    arch: Arch,
-    is_ping_pong: bool,
-    cluster: int,
-    *,
-    is_swapped: bool,
-    consumers: int = CONSUMERS,
-) -> HopperConfiguration:
-    """Return a configuration with as many stages as shared memory holds beside the results."""
-    warps = tile[0] // ROWS * 4 if tile[0] == _THREE[0] and not is_swapped else 4 * consumers, 1
-    group = _GROUP[problem.a.dtype.bytes]
-    if tile == (128, 128) and is_ping_pong:
-        group = 8
-    elif tile == (128, 256) and problem.a.dtype.bits == 16:
-        group = 16
-    found = HopperConfiguration(
-        (*tile, ROW // problem.a.dtype.bytes),
-        warps[::-1] if is_swapped else warps,
-        1,
-        group // cluster,
-        cluster,
-        is_ping_pong,
-        is_swapped=is_swapped,
-    )
-    return replace(found, stages=min(_room(problem, found, arch) // _stage_bytes(problem, found), _MOST_STAGES))
-
-
-def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
-    """Return the bytes of shared memory for stages, beside the results."""
-    d = problem.d.dtype.bytes
-    is_shared = c.is_ping_pong and not _is_one_part(problem, c.tile, False)
-    groups = 1 if is_shared else c.consumers  # that have buffers for results
-    width = results_of(c.tile, problem.is_gated, False)[1] // owners_of(problem, c)
-    results = 0 if c.is_swapped else 64 * max(min(256, width * d), width * d % 256) * groups
-    return arch.shared_bytes_optin - SPARE_BYTES - results
-
-
-def _stage_bytes(problem: Problem, c: HopperConfiguration) -> int:
-    """Return the bytes of a stage, with its two mbarriers and with scales of blocks at whole lines."""
-    m, n, k = c.tile
-    extents = [m if x.of == "A" else n for x in problem.blocks if x.boxed and takes_boxes(problem, c)]
-    return (m + n) * k * problem.a.dtype.bytes + 16 + sum(-(-4 * e // ROW) * ROW for e in extents)
-
-
-def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> Iterator[HopperConfiguration]:
-    """Yield a configuration, and with the splits of K that give all multiprocessors work for one wave or two.
-
-    Of one consumer only those in a cluster: what they save is bytes that come to each multiprocessor, which has less K
-    of x to read. 64 x 4096 x 4096 takes 7.85 us so on an H200, and 8.82 in tiles of 64 x 32 (cuBLAS 8.78); 32 rows 7.0,
-    and 8.5 by three splits of two consumers.
-    """
-    is_alone = whole.consumers == 1
-    if not is_alone:
-        yield whole
-    if whole.is_ping_pong or whole.cluster > 1:  # consumers alternate over tiles that all have as many steps
-        return
-    if (whole.tile[:2], False, 1) in _AT_ONCE:
-        return
-    m, n, k = whole.tile
-    tiles, steps = _tiles(problem, whole), -(-problem.k // k)
-    most = steps // _LEAST_STEPS
-    found = {min(waves * whole.blocks // tiles, most) for waves in (1, 2)}
-    # Beside scales of blocks the sums of larger tiles are spilled where they are written as they are.
-    has_columns = any(x.of == "B" and x.rows == 1 for x in problem.blocks)
-    may_leave = not problem.is_gated and not is_alone  # as sums of all columns
-    if may_leave and (not problem.blocks or m * n <= (64 if has_columns else 128) * 128):
-        yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
-    sums = m * n * problem.accumulator.bytes
-    stage = _stage_bytes(problem, whole)
-    for splits in _CLUSTERS:
-        one = replace(whole, splits=splits, adds_in_cluster=True)
-        others = (splits - 1) * sums // owners_of(problem, one) + 8
-        stages = whole.stages - -(-others // stage)
-        if takes_boxes(problem, one):  # what is left beside whole stages counts
-            stages = min((_room(problem, one, arch) - others) // stage, _MOST_STAGES)
-        # Of the 16 or 18 multiprocessors that lie together whole clusters are formed; pairs of all.
-        at_once = whole.blocks if splits == 2 else whole.blocks * (16 // splits * splits) // 18
-        if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
-            yield replace(one, stages=stages)
-
-
-def _streaming(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
-    """Yield a configuration by stream-K, where blocks would be idle in one of few waves and K is long.
-
-    Fewer tiles than half a wave are for splits, which have pieces of equal length too.
-    """
-    m, n, k = whole.tile
-    is_other = whole.is_ping_pong or whole.is_swapped or whole.consumers != CONSUMERS
-    is_other |= bool(problem.further or problem.is_gated or problem.blocks)
-    if is_other or m * n < _LEAST_SHARED or problem.k < 2 * LEAST_PIECE * k:
-        return
-    tiles = -(-problem.m // (m * whole.cluster)) * -(-problem.columns // n) * problem.batch
-    clusters = whole.blocks // whole.cluster
-    if tiles % clusters and clusters < 2 * tiles < 2 * _MOST_WAVES * clusters:
-        yield StreamConfiguration(**{field.name: getattr(whole, field.name) for field in fields(whole)})
-
-
 def step_us(
     problem: Problem, c: HopperConfiguration, busy: int, machine: Machine, products: int = 1, tiles: int = 1
 ) -> float:
@@ -546,7 +305,7 @@ def step_us(
     # reads 64 rows of A and N of B.
     reads = max(1.0, (16 + n / 4) / (n / 2))
     multiplying = products * 2 * m * n * k / (rate * share) * reads
-    if problem.promotes and (m, n) not in ((BLOCK, BLOCK), _THREE):
+    if problem.promotes and (m, n) not in ((BLOCK, BLOCK), THREE):
         multiplying *= _WAITS
     a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
     row = tiles * k * problem.a.dtype.bytes

@@ -45,6 +45,7 @@ _NAMES = {
 }  # fmt: skip
 _MOST_OVERLAPPED = 200  # registers of a thread for accumulators, and for sums and scales of two tiles of K
 _PART_BYTES = 256  # of a row of results that pass through shared memory at once
+_TURNED = 64  # columns of a tile of D^T beyond which results are turned
 _PART_COLUMNS = 64  # of results that need operands beside them in registers, or are stored from there
 
 # Plans that are compared have these parts in common.
@@ -206,7 +207,7 @@ class HopperPlan:
     @property
     def registers(self) -> tuple[int, int]:
         """The registers of a thread of the producer and of a consumer: with all threads those of a multiprocessor."""
-        return (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if self.consumers == CONSUMERS else (32, 160)
+        return (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if self.consumers <= CONSUMERS else (32, 160)
 
     @property
     def takes_turns(self) -> bool:
@@ -273,18 +274,22 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     atom = instruction_for(a.dtype, b.dtype, n, (a.major, b.major), problem.compute)
     d = problem.accumulator if splits > 1 else problem.d.dtype
     beside = max(bool(problem.operands or problem.places), len(problem.further)) if splits == 1 else 0
-    boxes = not swapped and (splits > 1 or problem.is_whole_vectors)
+    turns = turns_results(problem, configuration)
+    boxes = turns or (not swapped and (splits > 1 or problem.is_whole_vectors))
     owners = owners_of(problem, configuration)
     share = width // owners
-    columns = _part_columns(share, d.bytes, not swapped and d.bytes in (2, 4), beside)
-    boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
+    columns = _part_columns(share, d.bytes, turns or (not swapped and d.bytes in (2, 4)), beside, turns)
+    boxes = boxes and d.bytes in (2, 4) and (turns or columns * d.bytes % 32 == 0)
     rows = None if boxes or swapped else _rows(problem.d, columns)
     part = _tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
     if alternates:  # of 16 rows that a warp has, 8 are results: those of this instruction's fragments
         part = _tiled_mma(atoms.SM80_8x8x4_F64F64F64F64_TN, (4, 1, 1), (ROWS // 2, columns, 4))
     stages = boxes or rows is not None
-    rows_of = _k_major(d, columns) if stages else Layout((8, columns), (columns, 1))
-    write = atoms.SM90_U32x4_STSM_N if stages and d.bytes == 2 and columns % 16 == 0 else UniversalCopy(2 * d.bits)
+    if turns:
+        rows_of, write = atoms.GMMA_MN_SW128(d), atoms.SM90_U16x4_STSM_T if columns % 16 else atoms.SM90_U16x8_STSM_T
+    else:
+        rows_of = _k_major(d, columns) if stages else Layout((8, columns), (columns, 1))
+        write = atoms.SM90_U32x4_STSM_N if stages and d.bytes == 2 and columns % 16 == 0 else UniversalCopy(2 * d.bits)
     mma = _tiled_mma(atom, (groups, 1, 1))
     made = HopperPlan(
         (m, n, k),
@@ -326,6 +331,13 @@ def results_of(tile: tuple[int, int, int], is_gated: bool, is_swapped: bool) -> 
     m, n, _ = tile
     halves = 1 + is_gated
     return (m // halves, n) if is_swapped else (m, n // halves)
+
+
+def turns_results(problem: Problem, configuration: HopperConfiguration) -> bool:
+    """Return whether the results of D^T are turned on their way through shared memory, to leave by TMA."""
+    c = configuration
+    is_whole = problem.is_whole_vectors and problem.d.dtype.bytes == 2 and (c.splits == 1 or c.adds_in_cluster)
+    return c.is_swapped and c.own_tile[1] > _TURNED and is_whole and not problem.is_gated
 
 
 def owners_of(problem: Problem, configuration: HopperConfiguration) -> int:
@@ -387,15 +399,17 @@ def instruction_for(a: DType, b: DType, n: int, majors: tuple[str, str], compute
     return made
 
 
-def _part_columns(n: int, bytes: int, boxes: bool, beside: int) -> int:
+def _part_columns(n: int, bytes: int, boxes: bool, beside: int, turns: bool) -> int:
     """Return how many columns of a tile are finished at a time: whole swizzled rows where results pass by TMA.
+
+    Where they are turned, columns are rows of what passes, and any number will do.
 
     So many operands or further results as `beside` are in registers too; all operands count for one.
     """
     most = _PART_BYTES // bytes if boxes and not beside else _PART_COLUMNS
     most = max(most >> max(beside.bit_length() - 1, 0), 8)
-    sizes = [c for c in range(8, min(most, n) + 1, 8) if n % c == 0 and (c <= 32 or c % 16 == 0)]
-    whole = [c for c in sizes if c * bytes % ROW == 0] if boxes else []
+    sizes = [c for c in range(8, min(most, n) + 1, 8) if n % c == 0 and (c <= 32 or c % 16 == 0 or turns)]
+    whole = [c for c in sizes if c * bytes % ROW == 0] if boxes and not turns else []
     return max(whole or sizes)
 
 

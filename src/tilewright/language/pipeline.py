@@ -16,7 +16,7 @@ from tilewright.instructions.barrier import sync_threads, sync_warp
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.mbarrier import MBarrier
 from tilewright.instructions.vote import elect_one
-from tilewright.trace.control import branch
+from tilewright.trace.control import branch, loop
 from tilewright.trace.scalar import Scalar, as_scalar, select
 from tilewright.trace.threads import lane_id
 from tilewright.trace.tracer import current
@@ -148,7 +148,8 @@ class Ring:
     In a cluster whose `blocks` multicast to each other, each has a ring of its own, and a producer fills the same stage
     in all of them. `bytes` are those that a stage of one block receives, `consumers` the warps of one block. A warp
     then releases a stage to all blocks; a consumer that is one tile behind, for matrix instructions, uses relaxed
-    arrivals. Call `tw.cluster_sync()` instead of `tw.sync_threads()`, and once more at the end.
+    arrivals. Call `tw.cluster_sync()` instead of `tw.sync_threads()`. Before a block exits, all that others send to it
+    must have come: let its producer `drain` the ring.
 
     Raises `LanguageError` for numbers that are not known while tracing, or below 1, and for blocks that are not all of
     the cluster. Source: CUTLASS, PipelineTmaAsync and PipelineState.
@@ -253,6 +254,19 @@ class ProducerState(_State):
 
     def __exit__(self, *error: object) -> None:
         self.advance()
+
+    def drain(self) -> None:
+        """Wait until consumers have released all stages, those in other blocks of the cluster too.
+
+        Then nothing is under way to this block's mbarriers any more, nor from it to stages of other blocks, and it may
+        exit. A `tw.cluster_sync()` there instead orders all memory for the whole GPU: about half a microsecond.
+        Consumers must have released what they read last. Source: CUTLASS, PipelineTmaAsync::producer_tail.
+        """
+
+        def wait(stage: Scalar) -> None:
+            self.ring.empty[stage].wait(select(stage < self.stage, self.phase, self.phase ^ 1))
+
+        loop(0, self.ring.stages, 1, wait, unroll=1, name="stage")
 
 
 class ConsumerState(_State):

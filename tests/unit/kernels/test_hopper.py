@@ -23,6 +23,7 @@ from tilewright.kernels.family import Candidate, Resources
 from tilewright.kernels.further import Further
 from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
+from tilewright.kernels.hopper_tiles import _fitted
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import BLOCK, Blocks, Operand, Problem
 from tilewright.kernels.split_k import sums_problem
@@ -59,7 +60,16 @@ def compiled() -> Iterator[object]:
     """Yield each configuration with each element type, with and without what is added; most of them are slow."""
     seen = set()
     for name in TYPES:
-        for m, n in ((4093, 4095), (5, 4095), (40, 4095), (4093, 12), (130, 250), (3001, 3000), (2112, 2304)):
+        for m, n in (
+            (4093, 4095),
+            (5, 4095),
+            (40, 4095),
+            (4093, 12),
+            (130, 250),
+            (3001, 3000),
+            (2112, 2304),
+            (1576, 768),
+        ):
             for majors in ("KK", "MM") if TYPES[name][0].bits == 16 else ("KK",):
                 is_main = (name, majors) == ("bf16", "KK")  # of the others, what takes most registers
                 for adds, aligned in ((False, True), (True, True), (True, False)) if is_main else ((True, True),):
@@ -339,12 +349,40 @@ def chosen(m: int, n: int, k: int, dtype: tw.DType = tw.bfloat16) -> HopperConfi
     return found.configuration
 
 
-def test_few_tiles_are_smaller_where_all_are_computed_at_once() -> None:
-    """Of 128 x 128 there would be 81 for 132 multiprocessors; where two waves are needed, they are no candidates."""
-    for size, tile in ((1111, (128, 80)), (1152, (128, 96))):
-        choice = min(legal(problem_of("bf16", size, size, size)), key=lambda x: x.prediction.us).configuration
-        assert choice.tile[:2] == tile and choice.splits == 1, choice
-    assert not {(128, 80), (128, 96)} & {c.configuration.tile[:2] for c in legal(problem_of("bf16", 2048, 2048, 2048))}
+@pytest.mark.parametrize("extents", [(1576, 768), (784, 2048), (300, 300), (2112, 2304), (70, 4096), (5000, 40)])
+def test_tiles_are_as_narrow_as_one_wave_allows(extents: tuple[int, int]) -> None:
+    """Of D and of D^T, where all are computed at once: were they narrower, there would be too many."""
+    problem, sides = problem_of("bf16", *extents, 768), set()
+    for c in _fitted(problem, H200.arch):
+        height, width, _ = c.own_tile
+        rows, columns = extents[::-1] if c.is_swapped else extents
+        unit = 8 if c.is_swapped else 16
+        high, wide = -(-rows // height), -(-columns // width)
+        assert high * wide <= 132 and width % unit == 0
+        assert width == unit or high * -(-columns // (width - unit)) > 132
+        sides.add(c.is_swapped)
+    assert sides == {False, True}
+    assert not list(_fitted(problem_of("e4m3", *extents, 768), H200.arch))
+
+
+def test_neighbours_share_tiles_of_the_larger_matrix() -> None:
+    """Where all tiles are computed at once; others go by groups of rows."""
+    for extents, group in {(1024, 512): 1, (512, 1024): 8, (4096, 4096): 8}.items():
+        found = [c.configuration for c in legal(problem_of("bf16", *extents, 4096))]
+        assert {
+            c.group for c in found if c.tile[:2] == (64, 64) and c.own_tile[:2] == (64, 64) and not c.is_swapped
+        } == {group}, extents
+
+
+def test_the_choice_fits_one_wave() -> None:
+    """1576 x 768 has 132 tiles of 72 x 128, 784 x 512 112 of 56 x 64: those of D^T."""
+    for extents, tile in {
+        (1576, 768, 3072): (72, 128),
+        (784, 512, 2048): (56, 64),
+        (2308, 1024, 1024): (72, 256),
+    }.items():
+        choice = min(legal(problem_of("bf16", *extents)), key=lambda x: x.prediction.us).configuration
+        assert choice.tile[:2] == tile and choice.is_swapped and choice.splits == 1, choice
 
 
 def test_one_wave_of_large_tiles_is_multiplied_by_three_consumers() -> None:

@@ -155,6 +155,7 @@ class RaceChecker(Observer):
         signal = self._by_clusters(signal)
         for element, here in _elements(signal):
             barrier, phase = (signal.buffer, element), _phase(signal, here)
+            self.presence.arrive(signal.op, *barrier, phase, here)
             if self.clocks is not None and not signal.relaxed:
                 self.clocks.arrive(barrier, phase, here)
             if deferred is None:
@@ -185,6 +186,7 @@ class RaceChecker(Observer):
     def acquire(self, signal: Signal) -> None:
         signal = self._by_clusters(signal)
         for element, here in _elements(signal):
+            self.presence.acquire(signal.buffer, element, _phase(signal, here))
             self.order.acquire((signal.buffer, element), _phase(signal, here), here)
             if self.clocks is not None:
                 self.clocks.acquire((signal.buffer, element), _phase(signal, here), here)
@@ -244,7 +246,8 @@ class RaceChecker(Observer):
                 if access.ranks is not None or isinstance(access.storage, RemoteStorage):
                     ranks = np.broadcast_to(self.together.ranks_of(access.storage, access.ranks), self._shape)
                     rows, threads = self._active(self.together.mask(access.mask))
-                    buffer, lasts = access.storage.buffer, access.op.effects.asynchronous is None
+                    buffer = access.storage.buffer  # of arrivals `presence` is told beside
+                    lasts = access.op.effects.asynchronous is None and kind is not AccessKind.BARRIER
                     self.presence.reach(access.op, buffer, event, rows, threads, ranks[rows, threads], lasts=lasts)
         return None
 

@@ -94,19 +94,49 @@ class Presence:
     """Whether blocks are there while others of their cluster reach into their shared memory.
 
     A block has begun for who knows of something that a thread of it has done. It is there until an access is over of
-    which one of its threads knows at its end.
+    which one of its threads knows at its end, or an arrival of a phase for which one of them has waited: that has come,
+    also where it is relaxed and tells nothing of its thread.
     """
 
     def __init__(self, machine: Machine, together: Together, order: Order) -> None:
         self._machine, self._together, self._order = machine, together, order
         self._last = np.zeros((0, 0, 0), np.int64)  # the event of the last access, by cluster, thread and block reached
         self._ops: dict[int, tuple[Op, Buffer]] = {}
+        # By mbarrier: event and phase of the last arrival of each thread of another block; phases waited for.
+        self._arrivals: dict[tuple[Buffer, int], tuple[Array, Array]] = {}
+        self._waits: dict[tuple[Buffer, int], Array] = {}
 
     def begin(self) -> None:
         """Forget the blocks that are over."""
         together = self._together
         self._last = np.zeros((together.blocks, together.threads, together.size), np.int64)
-        self._ops.clear()
+        for kept in (self._ops, self._arrivals, self._waits):
+            kept.clear()
+
+    def arrive(self, op: Op, buffer: Buffer | None, number: int, phase: Array, here: Array) -> None:
+        """Take note of arrivals in a phase of a block's mbarrier, as it is numbered in its cluster."""
+        together = self._together
+        if together.size == 1 or buffer is None:
+            return
+        here = here & (np.arange(together.threads) // together.each != self._owner(buffer, number))
+        if here.any():
+            shape, event = (together.blocks, together.threads), self._order.tick()
+            self._ops[event] = op, buffer
+            events, phases = self._arrivals.setdefault(
+                (buffer, number), (np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+            )
+            np.copyto(events, event, where=here)
+            np.copyto(phases, phase, where=here)
+
+    def acquire(self, buffer: Buffer | None, number: int, phase: Array) -> None:
+        """Take note that threads have waited for phases of an mbarrier up to one, a number a cluster."""
+        if buffer is not None and (buffer, number) in self._arrivals:
+            before = self._waits.get((buffer, number), np.full((self._together.blocks, 1), -1))
+            self._waits[buffer, number] = np.maximum(before, phase)
+
+    def _owner(self, buffer: Buffer, number: int) -> int:
+        """Return the block of the cluster that has an mbarrier."""
+        return number // (buffer.size or 1)
 
     def reach(
         self, op: Op, buffer: Buffer, event: int, rows: Array, threads: Array, ranks: Array, *, lasts: bool = True
@@ -141,9 +171,14 @@ class Presence:
         """Report accesses to blocks that may have been over by then."""
         known, together = self._order.known, self._together
         at_end = known.reshape(len(known), together.size, together.each, -1).max(axis=2)[:, :, : together.threads]
-        bad = (self._last > 0) & (self._last >= at_end.swapaxes(1, 2))
-        for event in np.unique(self._last[bad]).tolist():
-            where = np.argwhere(bad & (self._last == event))
+        last = self._last.copy()
+        for (buffer, number), (events, phases) in self._arrivals.items():
+            come = phases <= self._waits.get((buffer, number), np.int64(-1))
+            ranked = last[:, :, self._owner(buffer, number)]
+            np.maximum(ranked, events, out=ranked, where=~come)
+        bad = (last > 0) & (last >= at_end.swapaxes(1, 2))
+        for event in np.unique(last[bad]).tolist():
+            where = np.argwhere(bad & (last == event))
             row, thread, rank = (int(n) for n in where[0])
             op, buffer = self._ops[event]
             help = (
