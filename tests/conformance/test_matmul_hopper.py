@@ -47,7 +47,7 @@ class Case:
 
 PING_PONG, SWAPPED, CLUSTER = {"is_ping_pong": True}, {"is_swapped": True}, {"cluster": 2}
 IN_CLUSTER, STREAM, ALONE = {"adds_in_cluster": True}, {"streams": True}, {"warps": (4, 1)}
-THREE = {"warps": (12, 1)}
+THREE, BESIDE = {"warps": (12, 1)}, {"beside": 2}
 CASES = {
     "one tile, few steps": Case((128, 256, 64), (128, 256, 64), 1),
     "edges, more tiles than blocks": Case((200, 264, 200), (128, 128, 64), 2),
@@ -88,6 +88,10 @@ CASES = {
     "turned, N contiguous": Case((150, 264, 136), (144, 256, 64), 1, majors="KM", more=SWAPPED),
     "turned, splits in a cluster": Case((70, 136, 520), (72, 128, 64), 1, more={"splits": 3} | SWAPPED | IN_CLUSTER),
     "turned, e4m3": Case((100, 144, 272), (104, 128, 128), 1, ("e4m3", "e4m3"), out=BF16, more=SWAPPED),
+    "side by side": Case((150, 264, 136), (128, 80, 64), 2, more=BESIDE),
+    "side by side, M contiguous, more tiles than blocks": Case((300, 264, 136), (128, 64, 64), 2, majors="MK", more=BESIDE),
+    "2 x 2, one consumer, D^T": Case((300, 264, 136), (64, 64, 64), 4, more=SWAPPED | ALONE | CLUSTER | BESIDE),
+    "four side by side, ping-pong, D^T": Case((200, 520, 136), (72, 128, 64), 4, more=SWAPPED | PING_PONG | {"beside": 4}),
     "swapped, wide, float32": Case((150, 264, 136), (144, 256, 64), 1, out=np.float32, more=SWAPPED),
     "swapped, wide, odd rows": Case((150, 203, 72), (72, 128, 64), 2, more=SWAPPED),
     "one consumer, 160 columns": Case((130, 152, 136), (64, 160, 64), 2, more=ALONE),
@@ -166,7 +170,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, **option
 
 QUICK = (
     "edges, more tiles than blocks", "a batch", "M and N contiguous", "ping-pong", "cluster", "swapped", "splits, swapped, a batch",
-    "turned", "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
+    "turned", "side by side", "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
     "stream-K, N contiguous, a batch",
 )  # fmt: skip
 

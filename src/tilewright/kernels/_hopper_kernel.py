@@ -47,7 +47,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     if plan.begins_early:
         tw.grid_dependency_wait()  # up to here this ran beside the launch before
         tw.launch_dependents()
-    rank = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
+    rank = tw.block_rank_in_cluster() if plan.sharers > 1 else 0
     works = works_of(plan, D, A)
 
     if tw.warpgroup_id() == 0:
@@ -58,10 +58,11 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                 first, last = works.steps(split, peers)
                 for k_tile in range(first, last):
                     with state.fill() as (stage, full):
-                        bring_rows(plan, A, sA[:, :, stage], (plan.cluster * row + rank, k_tile, batch), full)
-                        bring_columns(plan, B, sB[:, :, stage], (column, k_tile, batch), full, rank)
+                        high, wide = corner_of(plan, row, column, rank)
+                        bring_rows(plan, A, sA[:, :, stage], (high, k_tile, batch), full, rank)
+                        bring_columns(plan, B, sB[:, :, stage], (wide, k_tile, batch), full, rank)
                         bring_scales(plan, scales, boxes, (row, column, batch, k_tile), stage, full)
-            if plan.cluster > 1:
+            if plan.sharers > 1:
                 state.drain()  # the other block still arrives here
         if plan.peers > 1:
             tw.cluster_wait()
@@ -76,16 +77,16 @@ def memory_of(plan, A, B, D):
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sD = results_buffer(plan, D)
     readers = 4 if plan.is_ping_pong else 4 * plan.consumers
-    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
+    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.sharers)
     order = Order(plan.takes_turns) if plan.is_ping_pong else None
     return sA, sB, sD, ring, order
 
 
 def meet(plan):
     """Wait for all threads of the block, or of the cluster; where that shares K, `tw.cluster_wait` is still to come."""
-    if plan.cluster > 1 or plan.peers > 1:
+    if plan.sharers > 1 or plan.peers > 1:
         tw.cluster_arrive(relaxed=True)  # mbarriers have a fence of their own, and nothing else was written
-    if plan.cluster > 1:
+    if plan.sharers > 1:
         tw.cluster_wait()
     else:
         tw.sync_threads()
@@ -102,7 +103,7 @@ def once_if_shared(matrix):
 
 
 class Works:
-    """The tiles of this block: (row, column, matrix of the batch, split of K) of each, as its cluster counts rows.
+    """The tiles of this block: (row, column, matrix of the batch, split of K) of each, as its cluster counts both.
 
     `blocks` clusters share them; all tiles of one split come before those of the next.
     """
@@ -111,7 +112,8 @@ class Works:
         self.plan = plan
         self.k_tiles = k_tiles
         m, n = plan.results
-        self.m_tiles, self.n_tiles = tw.ceil_div(extents[0], plan.cluster * m), tw.ceil_div(extents[1], n)
+        self.m_tiles = tw.ceil_div(extents[0], plan.cluster * m)
+        self.n_tiles = tw.ceil_div(extents[1], plan.beside * n)
         self.batches = extents[2]
         self.block, self.blocks = block, blocks
 
@@ -159,6 +161,13 @@ def works_of(plan, D, A):
         block, blocks = tw.cluster_idx.x, blocks // tw.cluster_dim.x
     kind = StreamWorks if plan.streams else Works
     return kind(plan, D.shape, tw.ceil_div(A.shape[1], plan.tile[2]), block, blocks)
+
+
+def corner_of(plan, row, column, rank):
+    """Return the row and the column of a block's tile, from those of its cluster."""
+    if plan.beside == 1:
+        return plan.cluster * row + rank, column
+    return plan.cluster * row + rank % plan.cluster, plan.beside * column + rank // plan.cluster
 
 
 class Piece(NamedTuple):
@@ -260,29 +269,37 @@ def load(tile, smem, full, k_tile, kept):
         tw.copy(tw.atoms.SM90_TMA_LOAD.with_policy("evict_first"), tile, smem, barrier=full)
 
 
-def bring_rows(plan, matrix, smem, place, full):
-    """Begin to copy a tile of rows to a stage."""
-    (m, _, k), (row, k_tile, batch), halves = plan.tile, place, halves_of(matrix)
-    if len(halves) > 1 and plan.alternates:
-        load(alternating_tile(plan, matrix, (m, k), place), smem, full, k_tile, plan.kept[0])
-        return
-    part = m // len(halves), k
-    for number, half in enumerate(halves):
-        ours = smem if len(halves) == 1 else tw.local_tile(smem, part, (number, 0))
-        load(tile_of(plan, matrix, part, (row, k_tile, *half, batch)), ours, full, k_tile, plan.kept[0])
+def bring_rows(plan, matrix, smem, place, full, rank):
+    """Begin to copy a tile of rows to a stage; in a cluster a part of it, to all blocks that share them."""
+    (m, _, k), every = plan.tile, plan.beside
+    if plan.alternates:
+        load(alternating_tile(plan, matrix, (m, k), place), smem, full, place[1], plan.kept[0])
+    else:
+        mask = sum(1 << plan.cluster * i for i in range(every)) << rank % plan.cluster
+        bring(plan, matrix, smem, (m, k), place, full, (every, rank // plan.cluster, mask), plan.kept[0])
 
 
 def bring_columns(plan, matrix, smem, place, full, rank):
-    """Begin to copy a tile of columns to a stage; in a cluster a part of it, to all of its blocks."""
-    (_, n, k), (column, k_tile, batch), halves, every = plan.tile, place, halves_of(matrix), plan.cluster
-    part = n // (every * len(halves)), k
-    for number, half in enumerate(halves):
-        source = tile_of(plan, matrix, part, (every * column + rank, k_tile, *half, batch))
-        ours = smem if every * len(halves) == 1 else tw.local_tile(smem, part, (every * number + rank, 0))
+    """Begin to copy a tile of columns to a stage; in a cluster a part of it, to all blocks that share them."""
+    (_, n, k), every = plan.tile, plan.cluster
+    mask = (1 << every) - 1
+    if plan.beside > 1:
+        rank, mask = rank % every, mask << rank // every * every
+    bring(plan, matrix, smem, (n, k), place, full, (every, rank, mask), plan.kept[1])
+
+
+def bring(plan, matrix, smem, extents, place, full, share, kept):
+    """Begin to copy a tile, or one of `every` parts of it, to the blocks of a mask."""
+    (rows, k), (row, k_tile, batch), (every, number, mask) = extents, place, share
+    halves = halves_of(matrix)
+    part = rows // (every * len(halves)), k
+    for i, half in enumerate(halves):
+        source = tile_of(plan, matrix, part, (every * row + number, k_tile, *half, batch))
+        ours = smem if every * len(halves) == 1 else tw.local_tile(smem, part, (every * i + number, 0))
         if every == 1:
-            load(source, ours, full, k_tile, plan.kept[1])
+            load(source, ours, full, k_tile, kept)
         else:
-            tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, source, ours, barrier=full, mask=(1 << every) - 1)
+            tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, source, ours, barrier=full, mask=mask)
 
 
 def bring_scales(plan, scales, boxes, place, stage, full):
@@ -395,11 +412,11 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
         ring.full[tw.minimum(consumer * plan.behind, works.k_tiles // (plan.splits * plan.peers) - 1)].wait(0)
     for row, column, batch, split in works:
         first, last = works.steps(split, peers)
-        corner = plan.cluster * row + rank, column, batch
+        corner = *corner_of(plan, row, column, rank), batch
         arrays, boxes = zip(*scales, strict=True) if scales else ((), ())
         factors = BlockScales(plan, thread, arrays, corner, boxes) if scales else None
         matrix = batch if plan.streams else works.batches // plan.splits * split + batch
-        place = plan.cluster * row + rank, column, matrix
+        place = *corner[:2], matrix
         ready = results.begin(place, consumer) if peers is None else None
         if plan.promotes:
             promoted = multiply_pairs if plan.overlaps else multiply_promoted
@@ -436,7 +453,7 @@ def alternate(plan, works, ring, order, sA, sB, results, rank):
     state.advance(consumer * works.k_tiles)
     parity = other  # consumer 0 does not wait for its first tile
     for row, column, batch, _split in works.share(consumer, CONSUMERS):
-        place = plan.cluster * row + rank, column, batch
+        place = *corner_of(plan, row, column, rank), batch
         ready = results.begin(place, 0)
         order.multiplies[consumer].wait(parity)
         multiply(plan, state, tA, tB, acc, 0, works.k_tiles)

@@ -81,9 +81,9 @@ _LEAST_STEP_US = 0.14  # two barriers and an iteration of the producer's loop, m
 # D^T, whose threads multiply a scale for each of their columns: 8.6 us, and 6.9 by two splits in a cluster.
 _LEAST_SCALED_US = 0.3
 _TURN_US = 0.6  # from one consumer in ping-pong to the other
-# Until both blocks of a pair run, and have ended (those that add up sums begin early); and for a step, of which each
-# waits for the slower of both: 0.2 to 1.9 us where all tiles are computed at once, of 16 to 64 steps, on an H200.
-_CLUSTER_US, _CLUSTER_STEP_US = 0.4, 0.02
+# Until the blocks of a cluster that share tiles run, and have ended; and for each step, in which all wait for the
+# slowest, by the logarithm of their number: fitted to 18 products in eight shapes of clusters on an H200.
+_CLUSTER_US, _CLUSTER_STEP_US = 0.65, 0.02
 # In microseconds: until the first products, an estimate; a tile of 128 x 256 from its last product to the next tile's
 # first, by which ping-pong in 128 x 128 takes 0.97 of it at 2048 and 4096 cubed on an H200, and 0.99 where K is 14336
 # (and which TileLang's rates at K = 256 to 2048 show); and a second launch, an estimate.
@@ -96,6 +96,7 @@ _FROM_REGISTERS, _BETWEEN_VECTORS = 2, 3.5
 # Shares of L2: matrices that stay there as they are, and those of which a part is kept (on an H200 25 to 33 MB were
 # best); and how often a launch may read these.
 _FITS, _KEPT, _FEW = 0.8, 0.5, 4
+_READ_AGAIN = 1.14  # of the time of bytes that two blocks read, of 16 and 32 x 4096 x 14336 on an H200
 _APART = 1.15  # of a step in a stretch of stream-K, as fitted: blocks are at different K, and share less in L2
 # Of the end of a tile whose rows threads store, as no TMA can: by two consumers, and by one in ping-pong. Fitted to 109
 # products of any residue on an H200, where the choice takes 1.025 of the best candidate's time, and 1.045 without.
@@ -165,7 +166,8 @@ class Hopper(Family):
         c = configuration
         m, n, k = c.own_tile
         rows, columns = (problem.columns, problem.m) if c.is_swapped else (problem.m, problem.columns)
-        tiles = math.ceil(rows / (m * c.cluster)) * c.cluster * -(-columns // n) * problem.batch * c.splits
+        high, wide = (-(-extent // (x * of)) * of for extent, x, of in ((rows, m, c.cluster), (columns, n, c.beside)))
+        tiles = high * wide * problem.batch * c.splits
         waves = -(-tiles // machine.multiprocessors)
         steps = math.ceil(math.ceil(problem.k / k) / c.splits)
         busy = min(tiles, machine.multiprocessors)
@@ -198,7 +200,8 @@ class Hopper(Family):
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
-        compute += (_CLUSTER_US + _CLUSTER_STEP_US * steps) * (c.cluster > 1)
+        sharers = c.cluster * c.beside
+        compute += _CLUSTER_US * (sharers > 1) + _CLUSTER_STEP_US * steps * math.log2(sharers)
         memory = max(_memory_us(problem, c, machine.gpu), problem.bytes / (busy * _MEMORY_OF_ONE) * 1e6)
         if c.adds_in_cluster:
             sums = (c.splits - 1) * m * n * problem.accumulator.bytes // owners
@@ -222,13 +225,13 @@ class Hopper(Family):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
         m, n = plan.results
         rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
-        tiles = clusters = -(-rows // (m * plan.cluster)) * -(-columns // n) * problem.batch * plan.splits
+        tiles = clusters = -(-rows // (m * c.cluster)) * -(-columns // (n * c.beside)) * problem.batch * plan.splits
         if plan.streams and tiles % (c.blocks // c.cluster) == 0:  # of a part of the batch
             plan = replace(plan, streams=False)
         if plan.streams:
             clusters = c.blocks // c.cluster
         elif plan.peers == 1:  # those compute one tile each
-            clusters = max(min(clusters, c.blocks // c.cluster), 1)
+            clusters = max(min(clusters, c.blocks // c.cluster_size), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
             first = _kernel(len(problem.blocks), c.cluster_size, plan.begins_early)[blocks, c.threads]
@@ -290,7 +293,9 @@ def _memory_us(problem: Problem, c: HopperConfiguration, gpu: Gpu) -> float:
         return problem.bytes / gpu.l2_bandwidth * 1e6
     pairs = zip(_bytes_of(problem, c), _kept(problem, c, gpu), strict=True)
     kept = sum(size * share / KEPT_OF for size, share in pairs if share is not None)
-    return (problem.bytes - kept) / gpu.reached_bandwidth * 1e6
+    columns = problem.m if c.is_swapped else problem.columns
+    again = 1.0 if columns <= c.own_tile[1] else _READ_AGAIN
+    return (problem.bytes - kept) / gpu.reached_bandwidth * 1e6 * again
 
 
 def step_us(
@@ -310,7 +315,7 @@ def step_us(
     a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
-    filled = (of_a + of_b / c.cluster) / rate
+    filled = (of_a / c.beside + of_b / c.cluster) / rate
     filled += _beyond(problem, c) * row * busy / (_ZEROS_PER_CLOCK * machine.gpu.clock / 1e6)
     scaled = _LEAST_SCALED_US * (n / 64 if c.is_swapped else 1) if problem.blocks else 0.0
     is_long = 2 * problem.m * problem.columns * problem.k * problem.batch > _LONG

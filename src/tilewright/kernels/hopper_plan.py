@@ -45,7 +45,8 @@ _NAMES = {
 }  # fmt: skip
 _MOST_OVERLAPPED = 200  # registers of a thread for accumulators, and for sums and scales of two tiles of K
 _PART_BYTES = 256  # of a row of results that pass through shared memory at once
-_TURNED = 64  # columns of a tile of D^T beyond which results are turned
+# Columns of a tile of D^T beyond which results are turned: 8 take 1.6 % longer so on an H200, 64 as long.
+_TURNED = 64
 _PART_COLUMNS = 64  # of results that need operands beside them in registers, or are stored from there
 
 # Plans that are compared have these parts in common.
@@ -58,11 +59,12 @@ _tiled_layout = lru_cache(maxsize=4096)(tile_to_shape)
 class HopperConfiguration(Configuration):
     """How the Hopper kernel is cut up.
 
-    `warps` are those that multiply. Of a tile in ping-pong all rows are one warpgroup's. `cluster` blocks, one above
-    the other, share their columns. `splits` blocks share the K of a tile: they are a cluster, whose blocks add up the
-    sums of a part each (`adds_in_cluster`), or write them to a workspace. With `is_swapped` the instruction's rows are
-    columns of D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
-    multiprocessor. One that `follows` is launched behind a packing of its operands.
+    `warps` are those that multiply. Of a tile in ping-pong all rows are one warpgroup's. `cluster` blocks of a cluster,
+    one above the other, share their columns, and `beside` blocks side by side their rows. `splits` blocks share the K
+    of a tile: they are a cluster, whose blocks add up the sums of a part each (`adds_in_cluster`), or write them to a
+    workspace. With `is_swapped` the instruction's rows are columns of D: its 64 rows would stand empty where D has few.
+    At most so many `blocks` are launched, one for each multiprocessor. One that `follows` is launched behind a packing
+    of its operands.
     """
 
     cluster: int = 1
@@ -70,6 +72,7 @@ class HopperConfiguration(Configuration):
     adds_in_cluster: bool = False
     is_swapped: bool = False
     blocks: int = 132
+    beside: int = 1
     follows: bool = field(default=False, repr=False)  # the name of a find does without it
     streams: ClassVar[bool] = False
 
@@ -85,7 +88,7 @@ class HopperConfiguration(Configuration):
     @property
     def cluster_size(self) -> int:
         """The blocks that are launched together."""
-        return self.splits if self.adds_in_cluster else self.cluster
+        return self.splits if self.adds_in_cluster else self.cluster * self.beside
 
     @property
     def own_tile(self) -> tuple[int, int, int]:
@@ -97,7 +100,8 @@ class HopperConfiguration(Configuration):
         m, n, k = self.tile
         words = [f"{m}x{n}x{k}", "ping-pong" if self.is_ping_pong else "cooperative", f"{self.stages} stages"]
         splits = f"{self.splits} splits{' in a cluster' if self.adds_in_cluster else ''}"
-        words += [f"clusters of {self.cluster}"] * (self.cluster > 1) + [splits] * (self.splits > 1)
+        cluster = f"clusters of {self.cluster}{f' x {self.beside}' if self.beside > 1 else ''}"
+        words += [cluster] * (self.cluster * self.beside > 1) + [splits] * (self.splits > 1)
         return ", ".join(words + ["D^T"] * self.is_swapped + ["stream-K"] * self.streams)
 
 
@@ -148,6 +152,12 @@ class HopperPlan:
     kept: tuple[int | None, int | None] = (None, None)
     follows: bool = False
     streams: bool = False  # blocks share the K of the tiles behind whole waves
+    beside: int = 1  # blocks of a cluster that share their rows; `cluster` of them share their columns
+
+    @property
+    def sharers(self) -> int:
+        """The blocks of a cluster that bring each other tiles."""
+        return self.cluster * self.beside
 
     @property
     def results(self) -> tuple[int, int]:
@@ -303,7 +313,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         problem.batch != 1,
         boxes,
         Grouped(configuration.group),
-        _operand_layout(a, (m, k), configuration.stages, 1 if alternates else m // height),
+        _operand_layout(a, (m, k), configuration.stages, 1 if alternates else configuration.beside * m // height),
         _operand_layout(b, (n, k), configuration.stages, configuration.cluster * n // width),
         1,
         groups > 1,
@@ -317,6 +327,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         _boxed(problem, configuration, scale_reads(problem, mma, (m, n), swapped)),
         owners,
         streams=configuration.streams,
+        beside=configuration.beside,
     )
     twice = replace(made, smem_d=_tiled_layout(rows_of, (ROWS, columns, 2 * groups)))
     several = height * share > ROWS * columns * groups

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import product
 
 from tilewright import dtypes as t
 from tilewright.arch import Arch
@@ -81,6 +82,8 @@ _HEIGHTS: Sequence[tuple[int, int, bool, int]] = (
     (192, 3, False, 200),
     (256, CONSUMERS, False, 160),
 )
+# Blocks of a cluster side by side, and how many run at once: an H200 has room for 30 clusters of four.
+_SIDE_BY_SIDE = (1, _BLOCKS), (2, _BLOCKS), (4, 120)
 # Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
 THREE = 192, 128  # of three consumers, which hold one set of sums of K each
 _PROMOTED_SHAPES: Sequence[_Shape] = (
@@ -149,30 +152,33 @@ def _fitted(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     """Yield tiles, of D or of D^T, that are as narrow as they may be for each multiprocessor to have one at most.
 
     1576 x 768 has 132 tiles of 72 x 128 of D^T: with K = 768 5.4 us on an H200, and 6.5 in 104 of 128 x 96 (cuBLAS
-    5.7). Where rows begin between lines, of which each tile reads more then, blocks of a cluster share columns too.
+    5.7). Where rows begin between lines, of which each tile reads more then, blocks of a cluster share their rows, too:
+    336 x 3064 x 3096 takes 16.1 us by clusters of four, 19.2 by two that share columns, 21.8 by single blocks (17.4).
     """
     if problem.promotes or problem.blocks:
         return
     is_lone = problem.c is None and not (problem.elements or problem.further or problem.places or problem.is_gated)
+    are_lines = problem.a.line >= ROW <= problem.b.line
     for is_swapped in (False, True)[: 1 + (not problem.is_gated)]:
-        rows, columns = (problem.columns, problem.m) if is_swapped else (problem.m, problem.columns)
-        operand = problem.a if is_swapped else problem.b
+        sides = (problem.columns, problem.b), (problem.m, problem.a)
+        (rows, of_rows), (columns, of_columns) = sides if is_swapped else sides[::-1]
         # Rows of D leave by 32 bytes at least; columns, which are turned on their way, by any number.
         unit = _LEAST_ROWS if is_swapped else max(32 // problem.d.dtype.bytes, _LEAST_ROWS) * (1 + problem.is_gated)
-        unit = max(unit, 2 * _LEAST_ROWS * (operand.dtype in (t.int8, t.uint8)))
-        if operand.major != "K":
-            unit = ROW // operand.dtype.bytes
-        for height, consumers, is_ping_pong, most in _HEIGHTS:
-            for cluster in (1, 2) if problem.a.line < ROW or problem.b.line < ROW else (1,):
-                beside = _BLOCKS // (-(-rows // (height * cluster)) * cluster * problem.batch)
-                width = -(-columns // (max(beside, 1) * unit * cluster)) * unit * cluster
-                groups = 1 if is_ping_pong else consumers
-                is_light = is_lone or (groups < 3 and height * width // (groups * WARPGROUP) <= _MOST_BESIDE)
-                if beside and width <= most and is_light:
-                    tile = (width, height) if is_swapped else (height, width)
-                    yield _configuration(
-                        problem, tile, arch, is_ping_pong, cluster, is_swapped=is_swapped, consumers=consumers
-                    )
+        unit = max(unit, 2 * _LEAST_ROWS * (of_columns.dtype in (t.int8, t.uint8)))
+        unit, share = (
+            least if operand.major == "K" else ROW // operand.dtype.bytes
+            for operand, least in ((of_columns, unit), (of_rows, _LEAST_ROWS))
+        )
+        for (height, consumers, is_ping_pong, most), (beside, blocks) in product(_HEIGHTS, _SIDE_BY_SIDE):
+            across = blocks // (-(-rows // height) * problem.batch * beside) * beside
+            width = -(-columns // (max(across, 1) * unit)) * unit
+            groups = 1 if is_ping_pong else consumers
+            is_light = is_lone or (groups < 3 and height * width // (groups * WARPGROUP) <= _MOST_BESIDE)
+            may_share = beside == 1 or not (are_lines or problem.is_gated or height % (beside * share))
+            if across and width <= most and is_light and may_share:
+                tile = (width, height) if is_swapped else (height, width)
+                found = _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped, consumers=consumers)
+                yield replace(found, beside=beside)
 
 
 def _narrow_width(operand: Operand, extent: int, parts: int) -> int:

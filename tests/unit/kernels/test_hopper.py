@@ -360,9 +360,25 @@ def test_tiles_are_as_narrow_as_one_wave_allows(extents: tuple[int, int]) -> Non
         high, wide = -(-rows // height), -(-columns // width)
         assert high * wide <= 132 and width % unit == 0
         assert width == unit or high * -(-columns // (width - unit)) > 132
+        assert c.cluster == c.beside == 1
         sides.add(c.is_swapped)
     assert sides == {False, True}
     assert not list(_fitted(problem_of("e4m3", *extents, 768), H200.arch))
+
+
+def test_blocks_share_rows_where_these_begin_between_lines() -> None:
+    """By clusters of two and four, all at once; a block of a cluster brings whole rows of a swizzle."""
+    problem = problem_of("bf16", 336, 3064, 3096, "MK")
+    problem = replace(problem, a=replace(problem.a, line=16))
+    found = list(_fitted(problem, H200.arch))
+    assert {c.beside for c in found} == {1, 2, 4} and all(c.cluster == 1 for c in found)
+    for c in found:
+        height, width, _ = c.own_tile
+        rows, columns = (3064, 336) if c.is_swapped else (336, 3064)
+        blocks = -(-rows // height) * -(-columns // (width * c.beside)) * c.beside
+        assert blocks <= (120 if c.beside == 4 else 132), c
+        assert c.is_swapped or height % (64 * c.beside) == 0, "A is contiguous along M"
+        assert Hopper().resources(problem, c, H200.arch).rejection is None or c.own_tile[0] == 256, c
 
 
 def test_neighbours_share_tiles_of_the_larger_matrix() -> None:
