@@ -261,7 +261,8 @@ def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
     width = results_of(c.tile, problem.is_gated, False)[1] // owners_of(problem, c)
     results = 64 * max(min(256, width * d), width * d % 256) * groups
     if c.is_swapped:
-        results = 64 * min(128, c.tile[0] // owners_of(problem, c)) * d * groups if turns_results(problem, c) else 0
+        turned = min(256, c.tile[0] // owners_of(problem, c) * d)
+        results = 64 * turned * groups if turns_results(problem, c) else 0
     return arch.shared_bytes_optin - SPARE_BYTES - results
 
 
