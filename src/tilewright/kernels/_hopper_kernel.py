@@ -9,7 +9,7 @@ from typing import Any, NamedTuple  # Any: numbers of the device
 
 import tilewright as tw
 from tilewright.kernels._blocks_kernel import BlockScales, ScalesOfStages, add_scaled
-from tilewright.kernels._hopper_results_kernel import Results, results_buffer
+from tilewright.kernels._hopper_results_kernel import Peers, Results, results_buffer
 from tilewright.kernels.hopper_plan import CONSUMERS, KEPT_OF, PAIRED_ROWS, WARPGROUP
 from tilewright.kernels.problem import BLOCK
 from tilewright.schedulers import StreamK
@@ -42,7 +42,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     A, B = once_if_shared(A), once_if_shared(B)
     sA, sB, sD, ring, order = memory_of(plan, A, B, D)
     boxes = [None if x is None else tw.shared(tw.float32, x) for x in plan.smem_scales]
-    peers = Peers(plan, plan.owners) if plan.peers > 1 else None
+    peers = Peers(plan, None if plan.lender is None else (sA, sB)[plan.lender]) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.begins_early:
         tw.grid_dependency_wait()  # up to here this ran beside the launch before
@@ -65,7 +65,9 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             if plan.sharers > 1:
                 state.drain()  # the other block still arrives here
         if plan.peers > 1:
-            tw.cluster_wait()
+            tw.cluster_wait()  # the others have begun
+            if tw.thread_idx.x == 32:
+                peers.send()
     else:
         tw.set_registers(plan.registers[1])
         results = Results(plan, epilogue, sD, D, tuple(operands), alpha, beta, sums)
@@ -326,69 +328,6 @@ class Order:
             self.stores.buffer.name = "stores"
 
 
-class Peers:
-    """The blocks of a cluster that share the K of a tile: the first `owners` add up the sums of as many parts of it.
-
-    The parts are columns side by side. The shared memory of an owner has a place for what each of the others has of its
-    part. A cluster computes one tile, so nobody waits for that place.
-    """
-
-    def __init__(self, plan, owners=1):
-        m, n, _ = plan.tile
-        threads, others = plan.mma.size, plan.peers - 1
-        count = m * n // threads // owners
-        layout = tw.Layout((threads, count, others), (1, threads, threads * count))
-        self.plan, self.owners, self.count, self.others = plan, owners, count, others
-        self.sums = tw.shared(plan.mma.atom.dtype_c, layout)
-        self.arrived = tw.mbarrier(4 * plan.consumers * others)
-        self.sums.engine.buffer.name, self.arrived.buffer.name = "sums", "arrived"
-        self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
-
-    def pieces(self, acc, owner):
-        """Return the registers of an owner's part of the accumulators: the first place, and those from there on."""
-        if self.owners == 1:
-            return [(0, acc, 0, self.count)]
-        waves = acc.shape[1]
-        each = self.count // waves
-        return [(wave * each, acc[:, wave, 0], owner * each, each) for wave in range(waves)]
-
-    @tw.function
-    def exchange(self, acc):
-        """Send what belongs to other blocks, and return the sums of this one's part; others than owners have none."""
-        for owner in tw.static_range(self.owners):
-            if self.rank != owner:
-                there, slot = self.sums.at_rank(owner), self.rank - tw.where(self.rank > owner, 1, 0)
-                for place, registers, first, each in self.pieces(acc, owner):
-                    for i in tw.range(each, unroll=True):
-                        there[self.thread, place + i, slot] = registers[first + i]
-        tw.sync_warp()
-        # A lane for each owner: the fence before arrivals at other blocks, of about a microsecond, is one for all.
-        if (tw.lane_id() < self.owners) & (tw.lane_id() != self.rank):
-            self.arrived.at_rank(tw.lane_id()).arrive()
-        mine = self.own(acc)
-        if self.rank < self.owners:
-            self.arrived.wait(0)
-            for other in tw.static_range(self.others):
-                for i in tw.range(self.count, unroll=True):
-                    mine[i] += self.sums[self.thread, i, other]
-        return mine
-
-    @tw.function
-    def own(self, acc):
-        """Return the accumulators of this block's part."""
-        if self.owners == 1:
-            return acc
-        waves = acc.shape[1]
-        mine = tw.registers(acc.dtype, (self.count // waves, waves, 1))
-        tw.clear(mine)  # so that registers are not kept for what no branch writes
-        for owner in tw.static_range(self.owners):
-            if self.rank == owner:
-                for place, registers, first, each in self.pieces(acc, owner):
-                    for i in tw.static_range(each):
-                        mine[place + i] = registers[first + i]
-        return mine
-
-
 @tw.function
 def consume(plan, works, ring, order, peers, sA, sB, results, scales, rank):
     """Compute the tiles of a block, whose `results` go where they say."""
@@ -435,7 +374,6 @@ def cooperate(plan, works, ring, peers, sA, sB, results, scales, rank):
         elif peers is None:
             results.finish(acc, place, consumer, ready)
         else:
-            tw.cluster_wait()  # the others have begun
             mine = peers.exchange(acc)
             if peers.rank < peers.owners:
                 results.finish(mine, (place[0], peers.owners * column + peers.rank, place[2]), consumer)

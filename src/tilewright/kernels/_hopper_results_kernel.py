@@ -1,4 +1,7 @@
-"""How the consumers of the Hopper kernel turn accumulators into results, and how those leave; traced into kernels."""
+"""How the consumers of the Hopper kernel turn accumulators into results, and how those leave; traced into kernels.
+
+Before that blocks that share the K of a tile add up their accumulators.
+"""
 
 import tilewright as tw
 from tilewright.kernels._further_kernel import over_quad, reduce_part, scale_of
@@ -7,6 +10,115 @@ from tilewright.kernels.hopper_plan import WARPGROUP
 from tilewright.kernels.problem import BLOCK
 
 BOX = 8  # rows that are stored between two pauses
+
+
+class Peers:
+    """The blocks of a cluster that share the K of a tile: the first `owners` add up the sums of as many parts of it.
+
+    The parts are columns side by side. When all of a block have read its stages, what belongs to other blocks goes to
+    those of `buffer`, or where they are too small to memory of its own, and from there by bulk copies to a place that
+    its owner has for each of the others. Stores of threads to there would need a fence of about a microsecond. Where
+    the plan `lends`, the owners' places lie in stages too. A cluster computes one tile.
+    """
+
+    def __init__(self, plan, buffer):
+        m, n, _ = plan.tile
+        threads, dtype = plan.mma.size, plan.mma.atom.dtype_c
+        self.plan, self.owners, self.others = plan, plan.owners, plan.peers - 1
+        self.count, leaving = m * n // threads // self.owners, min(self.owners, self.others)
+        self.first = leaving if plan.lends else 0  # of the places for what comes
+
+        def layout(places):
+            return tw.Layout((threads, self.count, places), (1, threads, threads * self.count))
+
+        if buffer is None:
+            self.sent = tw.shared(dtype, layout(leaving))
+        else:
+            self.sent = tw.Tensor(buffer.recast(dtype).engine, layout(self.first + leaving))
+        self.sums = self.sent
+        if not plan.lends:
+            self.sums = tw.shared(dtype, layout(self.others))
+            self.sums.engine.buffer.name = "sums"
+        self.ready, self.arrived, self.left = tw.mbarrier(threads // 32), tw.mbarrier(1), tw.mbarrier(self.owners)
+        if plan.lends:
+            self.read, self.free = tw.mbarrier(1), tw.mbarrier(self.owners)
+        self.meet = tw.named_barrier(4, threads)
+        self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
+
+    def pieces(self, acc, owner):
+        """Return the registers of an owner's part of the accumulators: the first place, and those from there on."""
+        if self.owners == 1:
+            return [(0, acc, 0, self.count)]
+        waves = acc.shape[1]
+        each = self.count // waves
+        return [(wave * each, acc[:, wave, 0], owner * each, each) for wave in range(waves)]
+
+    @tw.function
+    def exchange(self, acc):
+        """Leave what belongs to other blocks to be sent, and return the sums of this one's part, if it has one."""
+        self.meet.sync()
+        if self.plan.lends and self.thread == 0:
+            self.read.arrive()
+        for owner in tw.static_range(self.owners):
+            if self.rank != owner:
+                place = owner - tw.where(self.rank < owner, 1, 0)
+                for begin, registers, first, each in self.pieces(acc, owner):
+                    for i in tw.range(each, unroll=True):
+                        self.sent[self.thread, begin + i, place] = registers[first + i]
+        tw.fence_proxy_async()
+        tw.sync_warp()
+        if tw.elect_one():
+            self.ready.arrive()
+        tw.cluster_wait()  # as all threads of a cluster have to: the one that sends needs it
+        mine = self.own(acc)
+        if self.rank < self.owners:
+            self.arrived.wait(0)
+            for other in tw.static_range(self.others):
+                for i in tw.range(self.count, unroll=True):
+                    mine[i] += self.sums[self.thread, i, self.first + other]
+        return mine
+
+    @tw.function
+    def send(self):
+        """Send what `exchange` left, by a thread of the producer's warpgroup, and stay while others need this block."""
+        if self.rank < self.owners:
+            self.arrived.arrive_expect_tx(4 * self.plan.mma.size * self.count * self.others)
+        if self.plan.lends:
+            self.read.wait(0)
+            self.tell(self.free)  # wgmma alone has read the stages, and was waited for
+            self.free.wait(0)
+        self.ready.wait(0)
+        for owner in tw.static_range(self.owners):
+            if self.rank != owner:
+                ours, there = owner - tw.where(self.rank < owner, 1, 0), self.rank - tw.where(self.rank > owner, 1, 0)
+                target = self.sums.at_rank(owner)[:, :, self.first + there]
+                arrived = self.arrived.at_rank(owner)
+                tw.copy(tw.atoms.SM90_BULK_COPY_S2S, self.sent[:, :, ours], target, barrier=arrived)
+        if self.rank < self.owners:
+            self.arrived.wait(0)
+            self.tell(self.left)
+        self.left.wait(0)  # all owners have what was sent from here
+
+    @tw.function
+    def tell(self, barrier):
+        """Arrive at a barrier of each block, this one among them; nothing was written that these would see."""
+        for rank in tw.static_range(self.plan.peers):
+            barrier.at_rank(rank).arrive(relaxed=True)
+
+    @tw.function
+    def own(self, acc):
+        """Return the accumulators of this block's part."""
+        if self.owners == 1:
+            return acc
+        waves = acc.shape[1]
+        mine = tw.registers(acc.dtype, (self.count // waves, waves, 1))
+        tw.clear(mine)  # so that registers are not kept for what no branch writes
+        for owner in tw.static_range(self.owners):
+            if self.rank == owner:
+                for place, registers, first, each in self.pieces(acc, owner):
+                    for i in tw.static_range(each):
+                        mine[place + i] = registers[first + i]
+        return mine
 
 
 def results_buffer(plan, D):

@@ -13,8 +13,8 @@ Where a plan `rounds`, operand A is scale * (q - zero), rounded to the type of x
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels._hopper_kernel import Peers, meet, once_if_shared, tile_of, works_of
-from tilewright.kernels._hopper_results_kernel import finish
+from tilewright.kernels._hopper_kernel import meet, once_if_shared, tile_of, works_of
+from tilewright.kernels._hopper_results_kernel import Peers, finish
 from tilewright.kernels._weights_kernel import taken_apart, unpack
 from tilewright.kernels.hopper_plan import CONSUMERS, WARPGROUP
 
@@ -33,12 +33,8 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
     sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
     ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
-    peers = None
-    if plan.peers > 1:
-        peers = Pair(plan, sX) if plan.lends else Peers(plan, plan.owners)
+    peers = Peers(plan, sX) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
-    if plan.peers > 1:
-        tw.cluster_wait()
     if plan.begins_early:
         tw.grid_dependency_wait()  # up to here this ran beside the launch before
         tw.launch_dependents()
@@ -53,15 +49,15 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
                 for step in range(first, last):
                     for i in tw.static_range(plan.pieces):
                         bring(plan, state, A, B, parts, (sX, sW, *beside), (row, column, batch), step * plan.pieces + i)
-        if plan.lends and tw.thread_idx.x == 32:
-            peers.send()
+        if plan.peers > 1:
+            tw.cluster_wait()  # the others have begun
+            if tw.thread_idx.x == 32:
+                peers.send()
     else:
         tw.set_registers(plan.registers[1])
         consume(plan, numbers, works, ring, peers, B.shape[1], sX, sW, beside, sD, D, tuple(rest), alpha, beta)
         if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
-    if plan.peers > 1 and not plan.lends:
-        tw.cluster_sync()
 
 
 @tw.function
@@ -89,61 +85,6 @@ def take(plan, state):
     if plan.shares > 1:
         state.advance(plan.shares - 1)  # those of the others
     return stage
-
-
-class Pair(Peers):
-    """Two blocks that share the K of a tile: each adds up the sums of a half of its rows.
-
-    When all of a block have read the stages of x, what belongs to the other block goes to a stage, and from there by a
-    bulk copy to a stage of the other one. Stores of threads to there would need a fence of about a microsecond.
-    """
-
-    def __init__(self, plan, sX):
-        threads, self.plan, self.owners = plan.mma.size, plan, 2
-        self.count = plan.columns * plan.tokens // threads // 2
-        layout = tw.Layout((threads, self.count, 2), (1, threads, threads * self.count))
-        places = tw.Tensor(sX.recast(tw.float32).engine, layout)
-        self.sums, self.sent = places[:, :, 0], places[:, :, 1]
-        self.arrived, self.read, self.free, self.left = (tw.mbarrier(1) for _ in range(4))
-        self.ready = tw.mbarrier(threads // 32)
-        self.meet = tw.named_barrier(4, threads)
-        self.rank, self.thread = tw.block_rank_in_cluster(), tw.thread_idx.x - WARPGROUP
-
-    @tw.function
-    def exchange(self, acc):
-        """Leave the sums of the other block's rows to be sent, and return those of this one's."""
-        self.meet.sync()
-        if self.thread == 0:
-            self.read.arrive()
-        for owner in tw.static_range(2):
-            if self.rank != owner:
-                for place, registers, first, each in self.pieces(acc, owner):
-                    for i in tw.range(each, unroll=True):
-                        self.sent[self.thread, place + i] = registers[first + i]
-        tw.fence_proxy_async()
-        tw.sync_warp()
-        if tw.elect_one():
-            self.ready.arrive()
-        mine = self.own(acc)
-        self.arrived.wait(0)
-        for i in tw.range(self.count, unroll=True):
-            mine[i] += self.sums[self.thread, i]
-        return mine
-
-    @tw.function
-    def send(self):
-        """Send what `exchange` left; a thread of the producer's warpgroup, whose fences no consumer waits for."""
-        other = 1 - self.rank
-        self.arrived.arrive_expect_tx(4 * tw.size(self.sums))
-        self.read.wait(0)
-        self.free.at_rank(other).arrive(relaxed=True)  # wgmma alone has read x, and was waited for
-        self.ready.wait(0)
-        self.free.wait(0)
-        there, arrived = self.sums.at_rank(other), self.arrived.at_rank(other)
-        tw.copy(tw.atoms.SM90_BULK_COPY_S2S, self.sent, there, barrier=arrived)
-        self.arrived.wait(0)
-        self.left.at_rank(other).arrive()
-        self.left.wait(0)  # the other block has what was sent from here
 
 
 class Shares:

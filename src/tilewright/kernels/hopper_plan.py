@@ -153,6 +153,7 @@ class HopperPlan:
     follows: bool = False
     streams: bool = False  # blocks share the K of the tiles behind whole waves
     beside: int = 1  # blocks of a cluster that share their rows; `cluster` of them share their columns
+    lends: ClassVar[bool] = False  # stages to sums that come from other blocks
 
     @property
     def sharers(self) -> int:
@@ -187,12 +188,13 @@ class HopperPlan:
         size = self.smem_d.cosize
         assert isinstance(size, int)
         results = size * self.bytes_of[1] if self.stores_boxes or self.rows is not None else 0
-        barriers = 16 * self.stages + 32 * self.is_ping_pong + 8 * (self.peers > 1)
+        barriers = 16 * self.stages + 32 * self.is_ping_pong + 24 * (self.peers > 1)
         boxes = sum(-(-4 * self.tile[x.mode] // ROW) * ROW - 4 * self.tile[x.mode] for x in self.blocks if x.boxed)
         return (
             self.stages * (self.stage_bytes + boxes)
             + results
             + (self.peers - 1) * self.tile_bytes // self.owners
+            + (self.sent_bytes if self.lender is None else 0)
             + barriers
         )
 
@@ -201,6 +203,17 @@ class HopperPlan:
         """The bytes of the sums of a tile."""
         m, n, _ = self.tile
         return m * n * self.mma.atom.dtype_c.bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes of sums that a block sends to others at most."""
+        return min(self.owners, self.peers - 1) * self.tile_bytes // self.owners
+
+    @property
+    def lender(self) -> int | None:
+        """The operand, 0 or 1, whose stages hold these until they are sent; None where neither's are large enough."""
+        sizes = [self.stages * extent * self.tile[2] * self.bytes_of[0] for extent in self.tile[:2]]
+        return sizes.index(max(sizes)) if max(sizes) >= self.sent_bytes else None
 
     @property
     def accumulators(self) -> int:

@@ -298,7 +298,7 @@ def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> It
     stage = _stage_bytes(problem, whole)
     for splits in _CLUSTERS:
         one = replace(whole, splits=splits, adds_in_cluster=True)
-        others = (splits - 1) * sums // owners_of(problem, one) + 8
+        others = (splits - 1) * sums // owners_of(problem, one)
         stages = whole.stages - -(-others // stage)
         if takes_boxes(problem, one):  # what is left beside whole stages counts
             stages = min((_room(problem, one, arch) - others) // stage, _MOST_STAGES)

@@ -120,6 +120,50 @@ def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, confi
     assert not found.spills and found.local_bytes == 0, found
 
 
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        pytest.param(
+            HopperConfiguration((128, 64, 64), (8, 1), 4, splits=4, adds_in_cluster=True), id="two of four finish"
+        ),
+        pytest.param(
+            HopperConfiguration((40, 64, 64), (1, 4), 4, splits=5, adds_in_cluster=True, is_swapped=True),
+            id="one consumer, five finish",
+        ),
+    ],
+)
+def test_sums_of_a_cluster_wait_for_no_fence_of_the_gpu(configuration: HopperConfiguration) -> None:
+    """Bulk copies bring them, one to each other block that adds up sums, whose bytes an mbarrier counts."""
+    if libraries.find_program("nvdisasm") is None:
+        pytest.skip("needs nvdisasm")
+    plan = plan_for(problem_of("bf16", 256, 768, 4096), configuration, H200.arch)
+    kernel = matmul_warpgroups.numbered(0).configure(min_blocks=1, cluster=configuration.splits)
+    a, b, d = (tw.spec(BF16, (m, n, 1), stride=(n, 1, 0)) for m, n in ((256, 4096), (768, 4096), (256, 768)))
+    one = np.float32(1)
+    sass = kernel[132, configuration.threads].sass(d, a, b, one, one, plan, arch="sm_90a")
+    assert "MEMBAR.ALL.CTA" in sass and "MEMBAR.ALL.GPU" not in sass
+    assert sass.count("UBLKCP.S.S") == plan.owners
+
+
+def test_stages_hold_what_a_block_sends_to_others() -> None:
+    """Where they do not, as no candidate's, there is memory for it beside them."""
+    for extents in ((128, 7168, 16384), (40, 4096, 4096), (8, 8192, 8192), (130, 250, 8192), (1000, 300, 8192)):
+        for name in ("bf16", "tf32", "e4m3"):
+            plans = [plan_for(c.problem, c.configuration, H200.arch) for c in legal(problem_of(name, *extents))]
+            sharing = [plan for plan in plans if plan.peers > 1]
+            assert sharing
+            for plan in sharing:
+                m, n, _ = plan.tile
+                sums, room = m * n * 4, [tw.cosize(x) * plan.bytes_of[0] for x in (plan.smem_a, plan.smem_b)]
+                assert plan.sent_bytes == sums - (sums // plan.owners) * (plan.owners == plan.peers)
+                assert plan.lender is not None and room[plan.lender] >= plan.sent_bytes
+    few = HopperConfiguration((128, 96, 64), (8, 1), 2, splits=2, adds_in_cluster=True)
+    small = plan_for(problem_of("bf16", 256, 768, 4096), few, H200.arch)
+    assert small.lender is None and small.sent_bytes == 128 * 96 * 4
+    stages = 2 * (128 + 96) * 64 * 2
+    assert small.shared_bytes >= stages + 2 * small.sent_bytes
+
+
 BLOCKS = {  # rows of A and columns of B that share a scale, of 128 elements of K
     "rows and blocks": (Blocks("A", 1), Blocks("B", BLOCK)),
     "rows and columns": (Blocks("A", 1), Blocks("B", 1)),
