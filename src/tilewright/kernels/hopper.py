@@ -174,7 +174,8 @@ class Hopper(Family):
         step = self.step_us(problem, c, busy, machine)
         owners = owners_of(problem, c)
         finish = m * n * _TILE_US / owners
-        if c.is_swapped and not turns_results(problem, c):  # rows leave from registers, an element at a time
+        if c.is_swapped and problem.d.dtype.bytes < 4 and not turns_results(problem, c):
+            # rows leave from registers, an element at a time
             finish *= _FROM_REGISTERS if problem.is_whole_vectors else _BETWEEN_VECTORS
         if c.splits > 1 and not c.adds_in_cluster:  # sums leave as they are
             finish /= 2
