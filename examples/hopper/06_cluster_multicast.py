@@ -11,9 +11,8 @@ done with the stage, so with `blocks=2` each consumer warp gives it back to both
 both blocks, which count twice as many warps. `full` waits in each block for the bytes that come to it, from wherever:
 its tile of A and both halves of B.
 
-No block may send anything before the other one has made its mbarriers: `tw.cluster_sync()` stands at the beginning. And
-none may leave while the other one arrives at them: at the end the producer waits until both blocks have given back all
-stages (`state.drain()`).
+No block may send anything before the other one has made its mbarriers, and none may leave while the other one arrives
+at them: `tw.cluster_sync()` stands at the beginning, `state.drain()` at the end.
 
 The types are those of 05, and a tile has 128 bytes of K here too. What the clusters save is reading from the cache, and
 that is power: it matters where the clock falls for want of it, for 8-bit floats at 8192 cubed most.
