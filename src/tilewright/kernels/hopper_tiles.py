@@ -163,10 +163,13 @@ def _fitted(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         if operand.major != "K":
             unit = ROW // operand.dtype.bytes
         for height, consumers, is_ping_pong, most in _HEIGHTS:
+            groups = 1 if is_ping_pong else consumers
+            # Beside C two times 11 or 13 parts of 8 columns would be spilled.
+            least = 2 * _LEAST_ROWS * (1 + problem.is_gated) * (not is_lone and height > ROWS * groups)
             for cluster in (1, 2) if problem.a.line < ROW or problem.b.line < ROW else (1,):
                 beside = _BLOCKS // (-(-rows // (height * cluster)) * cluster * problem.batch)
-                width = -(-columns // (max(beside, 1) * unit * cluster)) * unit * cluster
-                groups = 1 if is_ping_pong else consumers
+                step = max(unit, least) * cluster
+                width = -(-columns // (max(beside, 1) * step)) * step
                 is_light = is_lone or (groups < 3 and height * width // (groups * WARPGROUP) <= _MOST_BESIDE)
                 if beside and width <= most and is_light:
                     tile = (width, height) if is_swapped else (height, width)
