@@ -12,7 +12,7 @@ both blocks, which count twice as many warps. `full` waits in each block for the
 its tile of A and both halves of B.
 
 No block may send anything before the other one has made its mbarriers, and none may leave while the other one arrives
-at them: `tw.cluster_sync()` stands at both ends.
+at them: `tw.cluster_sync()` stands at the beginning, `state.drain()` at the end.
 
 The types are those of 05, and a tile has 128 bytes of K here too. What the clusters save is reading from the cache, and
 that is power: it matters where the clock falls for want of it, for 8-bit floats at 8192 cubed most.
@@ -96,6 +96,7 @@ def matmul_cluster(C, A, B, plan: tw.constexpr, alpha=None):
                         ours = tw.local_tile(sB[:, :, stage], (n // BLOCKS, k), (rank, 0))
                         tw.copy(tw.atoms.SM90_TMA_LOAD, gA, sA[:, :, stage], barrier=full)
                         tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, gB, ours, barrier=full, mask=EVERY)
+            state.drain()  # the other block still arrives here
     else:
         tw.set_registers(232)
         thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
@@ -114,7 +115,6 @@ def matmul_cluster(C, A, B, plan: tw.constexpr, alpha=None):
             store(C, acc, sC, BLOCKS * row + rank, column, plan, alpha)
         if tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
-    tw.cluster_sync()  # the other block may still arrive here
 
 
 @tw.function

@@ -186,7 +186,7 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
         lambda: MODULES["06_cluster_multicast"].matmul(
             np.zeros((256, 512), ml_dtypes.bfloat16), bf16(256, 128), bf16(512, 128), stages=2, blocks=2
         ),
-        26,
+        25,
     ),
     "stream_k": (lambda: stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192), 25),
 }  # fmt: skip

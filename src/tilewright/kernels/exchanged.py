@@ -133,6 +133,15 @@ class Exchange:
     sent: Any
 
 
+class _Tabled(Hopper):
+    """The family without tiles that fit one wave: nobody has measured these between ranks."""
+
+    fits = False
+
+
+_TABLED = _Tabled()
+
+
 class RingFamily:
     """The configurations of one of the kernels, on GPUs of sm_90a."""
 
@@ -151,7 +160,7 @@ class RingFamily:
             return found
         # Accumulators of a thread in ping-pong: with more, some are spilled.
         most = 128 if problem.has_bias and self._stores_boxes else 192 if are_boxes else 160
-        for candidate in Hopper().candidates(problem, machine):
+        for candidate in _TABLED.candidates(problem, machine):
             c, prediction = candidate.configuration, candidate.prediction
             assert isinstance(c, HopperConfiguration), c
             is_too_large = c.is_ping_pong and c.tile[0] * c.tile[1] > most * WARPGROUP

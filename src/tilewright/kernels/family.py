@@ -191,7 +191,8 @@ class Family(ABC):
             prediction = None
             if not resources.rejection:
                 prediction = self.predict(read, configuration, resources, machine)
-                prediction = replace(prediction, packing_us=prediction.packing_us + before)
+                if before:
+                    prediction = replace(prediction, packing_us=prediction.packing_us + before)
             found.append(Candidate(self, read, packed, configuration, resources, prediction))
         return found
 

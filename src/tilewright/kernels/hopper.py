@@ -113,6 +113,7 @@ class Hopper(Family):
     takes_further = True
     takes_pairs = True
     follows_packing = True
+    fits = True  # whether there are tiles of any width that fit one wave
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
@@ -141,7 +142,7 @@ class Hopper(Family):
         """
         if arch.name != "sm_90a" or problem.compute not in _POWER or problem.k == 0:
             return ()
-        return configurations_of(problem, arch)
+        return configurations_of(problem, arch, fits=self.fits)
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from tilewright import atoms
@@ -182,7 +182,7 @@ class HopperPlan:
         extents = [self.tile[x.mode] if x.boxed else 0 for x in self.blocks]
         return tuple(Layout((e, 1, self.stages), (1, 0, -(-e // 32) * 32)) if e else None for e in extents)
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """The bytes of shared memory, with two mbarriers for each stage and four for ping-pong."""
         size = self.smem_d.cosize
@@ -215,7 +215,7 @@ class HopperPlan:
         sizes = [self.stages * extent * self.tile[2] * self.bytes_of[0] for extent in self.tile[:2]]
         return sizes.index(max(sizes)) if max(sizes) >= self.sent_bytes else None
 
-    @property
+    @cached_property
     def accumulators(self) -> int:
         """The registers of a thread that hold sums."""
         m, n, _ = self.tile
@@ -271,10 +271,15 @@ def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -
 
     Raises `LayoutError` where the configuration does not fit the instruction.
     """
+    return _plan(_without_extents(problem), configuration, arch)
+
+
+@lru_cache(maxsize=64)
+def _without_extents(problem: Problem) -> Problem:
     n = VECTOR_BYTES // problem.d.dtype.bytes if problem.is_whole_vectors else 1
     if problem.is_gated and problem.n % PAIRED_ROWS == 0:
         n = PAIRED_ROWS
-    return _plan(replace(problem, m=1, n=n, k=1, batch=min(problem.batch, 2)), configuration, arch)
+    return replace(problem, m=1, n=n, k=1, batch=min(problem.batch, 2))
 
 
 @lru_cache(maxsize=4096)

@@ -106,9 +106,9 @@ _MOST_BESIDE = 128
 _NARROW_SHAPES = ((64, True), (128, False))  # rows of the instruction's side, ping-pong
 
 
-def configurations_of(problem: Problem, arch: Arch) -> list[HopperConfiguration]:
-    """Return the tiles of the table, narrow and fitted ones, and splits of K where tiles are few."""
-    whole, fitted = dict.fromkeys(_whole(problem, arch)), dict.fromkeys(_fitted(problem, arch))
+def configurations_of(problem: Problem, arch: Arch, *, fits: bool) -> list[HopperConfiguration]:
+    """Return the tiles of the table, narrow ones, those that fit one wave, and splits of K where tiles are few."""
+    whole, fitted = dict.fromkeys(_whole(problem, arch)), dict.fromkeys(_fitted(problem, arch) if fits else ())
     if problem.quantises:  # a tile has whole blocks of columns
         width = BLOCK * (1 + problem.is_gated)
         whole, fitted = (
@@ -175,9 +175,11 @@ def _fitted(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             for operand, least in ((of_columns, unit), (of_rows, _LEAST_ROWS))
         )
         for (height, consumers, is_ping_pong, most), (beside, blocks) in product(_HEIGHTS, _SIDE_BY_SIDE):
-            across = blocks // (-(-rows // height) * problem.batch * beside) * beside
-            width = -(-columns // (max(across, 1) * unit)) * unit
             groups = 1 if is_ping_pong else consumers
+            # Beside C two times 11 or 13 parts of 8 columns would be spilled.
+            least = 2 * _LEAST_ROWS * (1 + problem.is_gated) * (not is_lone and height > ROWS * groups)
+            across, step = blocks // (-(-rows // height) * problem.batch * beside) * beside, max(unit, least)
+            width = -(-columns // (max(across, 1) * step)) * step
             is_light = is_lone or (groups < 3 and height * width // (groups * WARPGROUP) <= _MOST_BESIDE)
             may_share = beside == 1 or not (_are_lines(problem) or problem.is_gated or height % (beside * share))
             if across and width <= most and is_light and may_share:

@@ -12,6 +12,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.kernels.precision import PARTS, Parts
 from tilewright.kernels.weights import WeightFormat
+from tilewright.pickling import hashed_once
 from tilewright.transactions import ROW
 
 # Which mode of a matrix has stride 1: its K (for D its N is "MN"), the other one, or neither.
@@ -80,6 +81,7 @@ class Further:
         return self if self.over is None else replace(self, over="N" if self.over == "M" else "M")
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Problem:
     """D[m, n, l] = epilogue(alpha * s[m, n, l] * sum over k of A[m, k, l] * B[n, k, l] + beta * C + bias).

@@ -108,7 +108,7 @@ class TiledMMA(Displayed):
         """The layout from (thread, copy) to thread numbers, where a thread is (of the atom, place in M, N, K)."""
         return from_modes((self.thr_layout_vmnk, self.copies))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of threads; their numbers may have gaps, see `thread_numbers`."""
         count = self.thr_layout_vmnk.size
@@ -140,7 +140,7 @@ class TiledMMA(Displayed):
         """The extents of the tile in M, N and K."""
         return (self.tile_size(0), self.tile_size(1), self.tile_size(2))
 
-    @property
+    @cached_property
     def tiler_mn(self) -> tuple[int, int]:
         """The extents of the tile in M and N."""
         return (self.tile_size(0), self.tile_size(1))

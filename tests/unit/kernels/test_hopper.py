@@ -22,7 +22,7 @@ from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels.family import Candidate, Resources
 from tilewright.kernels.further import Further
 from tilewright.kernels.hopper import Hopper
-from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
+from tilewright.kernels.hopper_plan import ROWS, THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.hopper_tiles import _fitted
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import BLOCK, Blocks, Operand, Problem
@@ -423,6 +423,19 @@ def test_blocks_share_rows_where_these_begin_between_lines() -> None:
         assert blocks <= (120 if c.beside == 4 else 132), c
         assert c.is_swapped or height % (64 * c.beside) == 0, "A is contiguous along M"
         assert Hopper().resources(problem, c, H200.arch).rejection is None or c.own_tile[0] == 256, c
+
+
+@pytest.mark.parametrize("extents", [(200, 8192), (88, 16000), (300, 5000)])
+def test_two_rows_of_instructions_beside_c_have_parts_of_16_columns(extents: tuple[int, int]) -> None:
+    """104 x 128 of D^T in ping-pong, with C, finished 26 parts of 8 columns and spilled 264 bytes."""
+    plain = replace(problem_of("bf16", *extents, 1024), d=Operand(tw.float32, "MN", 16))
+    for problem in (plain, replace(plain, c=tw.float32)):
+        widths = {
+            c.own_tile[1] % 16
+            for c in _fitted(problem, H200.arch)
+            if c.own_tile[0] > ROWS * (1 if c.is_ping_pong else c.consumers)
+        }
+        assert widths <= ({0, 8} if problem is plain else {0}), widths
 
 
 def test_neighbours_share_tiles_of_the_larger_matrix() -> None:

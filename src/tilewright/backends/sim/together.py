@@ -102,41 +102,35 @@ class Presence:
         self._machine, self._together, self._order = machine, together, order
         self._last = np.zeros((0, 0, 0), np.int64)  # the event of the last access, by cluster, thread and block reached
         self._ops: dict[int, tuple[Op, Buffer]] = {}
-        # By mbarrier: event and phase of the last arrival of each thread of another block; phases waited for.
+        # By mbarrier: the last arrival of each thread of another block, and its phase; 0 where that was waited for.
         self._arrivals: dict[tuple[Buffer, int], tuple[Array, Array]] = {}
-        self._waits: dict[tuple[Buffer, int], Array] = {}
 
     def begin(self) -> None:
         """Forget the blocks that are over."""
         together = self._together
         self._last = np.zeros((together.blocks, together.threads, together.size), np.int64)
-        for kept in (self._ops, self._arrivals, self._waits):
-            kept.clear()
+        self._ops.clear()
+        self._arrivals.clear()
 
     def arrive(self, op: Op, buffer: Buffer | None, number: int, phase: Array, here: Array) -> None:
         """Take note of arrivals in a phase of a block's mbarrier, as it is numbered in its cluster."""
         together = self._together
         if together.size == 1 or buffer is None:
             return
-        here = here & (np.arange(together.threads) // together.each != self._owner(buffer, number))
+        here = here & (together.rank != number // (buffer.size or 1))
         if here.any():
-            shape, event = (together.blocks, together.threads), self._order.tick()
+            event = self._order.tick()
             self._ops[event] = op, buffer
-            events, phases = self._arrivals.setdefault(
-                (buffer, number), (np.zeros(shape, np.int64), np.zeros(shape, np.int64))
-            )
+            none = np.zeros((2, together.blocks, together.threads), np.int64)
+            events, phases = self._arrivals.setdefault((buffer, number), (none[0], none[1]))
             np.copyto(events, event, where=here)
             np.copyto(phases, phase, where=here)
 
     def acquire(self, buffer: Buffer | None, number: int, phase: Array) -> None:
-        """Take note that threads have waited for phases of an mbarrier up to one, a number a cluster."""
+        """Forget arrivals in phases of an mbarrier up to one, a number a cluster, for which threads have waited."""
         if buffer is not None and (buffer, number) in self._arrivals:
-            before = self._waits.get((buffer, number), np.full((self._together.blocks, 1), -1))
-            self._waits[buffer, number] = np.maximum(before, phase)
-
-    def _owner(self, buffer: Buffer, number: int) -> int:
-        """Return the block of the cluster that has an mbarrier."""
-        return number // (buffer.size or 1)
+            events, phases = self._arrivals[buffer, number]
+            events[phases <= phase] = 0
 
     def reach(
         self, op: Op, buffer: Buffer, event: int, rows: Array, threads: Array, ranks: Array, *, lasts: bool = True
@@ -172,10 +166,9 @@ class Presence:
         known, together = self._order.known, self._together
         at_end = known.reshape(len(known), together.size, together.each, -1).max(axis=2)[:, :, : together.threads]
         last = self._last.copy()
-        for (buffer, number), (events, phases) in self._arrivals.items():
-            come = phases <= self._waits.get((buffer, number), np.int64(-1))
-            ranked = last[:, :, self._owner(buffer, number)]
-            np.maximum(ranked, events, out=ranked, where=~come)
+        for (buffer, number), (events, _) in self._arrivals.items():
+            ranked = last[:, :, number // (buffer.size or 1)]
+            np.maximum(ranked, events, out=ranked)
         bad = (last > 0) & (last >= at_end.swapaxes(1, 2))
         for event in np.unique(last[bad]).tolist():
             where = np.argwhere(bad & (last == event))
