@@ -13,10 +13,9 @@ from itertools import takewhile
 
 from tilewright.figures import Line, Pattern, SharedBuffer, Timeline
 from tilewright.profile import pictures, roles
-from tilewright.profile.asynchronous import of_line
 from tilewright.profile.bounds import LaunchOccupancy, LaunchReport
 from tilewright.profile.conflicts import Conflict, place_of
-from tilewright.profile.facts import facts
+from tilewright.profile.facts import facts, of_line
 from tilewright.profile.quantities import amount, quantity
 from tilewright.profile.text import as_data, cells_of, differences
 from tilewright.source import SourceLocation
