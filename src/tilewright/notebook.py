@@ -107,7 +107,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
     """Return a table in a frame that scrolls."""
     head = "".join(f"<th{_class(column.kinds)}>{escape(column.title)}</th>" for column in columns)
     body = "".join(f"<tr{_class([row.kind])}>{_cells(columns, row)}</tr>" for row in rows)
-    return _framed(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    return framed(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
@@ -117,7 +117,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 def listing(text: str) -> str:
     """Return text as it is, lines and blanks, in a frame that scrolls."""
-    return _framed(f"<pre>{escape(text)}</pre>")
+    return framed(f"<pre>{escape(text)}</pre>")
 
 
 def details(summary: str, *parts: str, is_open: bool = False) -> str:
@@ -226,10 +226,6 @@ def message(text: str, *, is_open: bool = True) -> str:
     return details(first, *parts, f'<div class="help">help: {escape(advice)}</div>' if advice else "", is_open=is_open)
 
 
-def _framed(inside: str) -> str:
-    return f'<div class="scroll" tabindex="0">{inside}</div>'
-
-
 def _cells(columns: Sequence[Column], row: Row) -> str:
     cells = [Cell(cell) if isinstance(cell, str) else cell for cell in row.cells]
     return "".join(
@@ -241,3 +237,8 @@ def _cells(columns: Sequence[Column], row: Row) -> str:
 def _class(kinds: Iterable[str]) -> str:
     found = " ".join(kind for kind in kinds if kind)
     return f' class="{found}"' if found else ""
+
+
+def framed(picture: str) -> str:
+    """Return a picture in a frame that scrolls, by keys too."""
+    return f'<div class="scroll" tabindex="0">{picture}</div>'

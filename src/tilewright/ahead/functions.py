@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeAlias, Union  # Any: arguments of a kernel
 
 from tilewright.admission import attributes_of
 from tilewright.ahead import _loader
-from tilewright.ahead.expressions import Printer
-from tilewright.ahead.sizes import Language, Size, SizedArray
+from tilewright.ahead.sizes import Language, Printer, Size, SizedArray
 from tilewright.arch import Arch
 from tilewright.backends.cpp.names import KEYWORDS
 from tilewright.compile import Lowered

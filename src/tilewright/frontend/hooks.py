@@ -1,15 +1,16 @@
 """What rewritten code calls: the rewriter puts this module under a name of its own among the user's globals.
 
-Loops, branches and logic are those of `trace`. What assignments, assertions and some builtins mean stands here.
+Loops, branches and logic are those of `trace`. What assignments, assertions, `in` and some builtins mean stands here.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, KeysView, Mapping, ValuesView
+from functools import partial
 from typing import Any
 
-from tilewright.arguments import shown
+from tilewright.arguments import given, shown
 from tilewright.dtypes import DType, bool_, float32, float64, int32, int64
 from tilewright.errors import LanguageError
 from tilewright.frames import is_entry
@@ -22,7 +23,6 @@ from tilewright.trace.engine import BufferEngine
 from tilewright.trace.iteration import device_enumerate, device_iter, device_map, device_reversed, device_zip
 from tilewright.trace.loops import for_loop, while_loop
 from tilewright.trace.mathematics import round as device_round
-from tilewright.trace.membership import contains
 from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
 
 __all__ = [
@@ -190,3 +190,49 @@ _BUILTINS: dict[Any, Any] = {
     builtins.zip: device_zip,
     builtins.reversed: device_reversed,
 }
+
+
+_COMPARED = (tuple, list, set, frozenset, Mapping, KeysView, ValuesView)
+
+
+def contains(item: Any, container: Any) -> Any:
+    """Return `item in container`: a device bool where it takes a device value to know.
+
+    Each item is compared. Python would look a device value up by its identity, and find nothing.
+    Raises `LanguageError` for a device value in a container whose items are not known one by one.
+    """
+    if isinstance(container, (DeviceRange, range)) and isinstance(item, Scalar):
+        span = (
+            container
+            if isinstance(container, DeviceRange)
+            else DeviceRange(container.start, container.stop, container.step)
+        )
+        return span.contains(item)
+    holds = _holds_device_value(item)
+    if not isinstance(container, _COMPARED):
+        as_list = getattr(container, "tolist", None) if holds else None  # an array of NumPy
+        if holds and as_list is None:
+            raise LanguageError(
+                f"a device value is looked for in {given(container)}, whose items cannot be compared one by one",
+                help="write the items as a tuple, or loop over them",
+            )
+        if as_list is None:
+            return item in container
+        container = container.ravel().tolist() if hasattr(container, "ravel") else as_list()
+    if not holds and isinstance(container, (set, frozenset, Mapping, KeysView)):
+        return item in container  # no device value can be among these
+    held: Any = False
+    for candidate in container:
+        held = or_(held, partial(_equal, item, candidate))
+    return held
+
+
+def _holds_device_value(item: Any) -> bool:
+    return isinstance(item, Scalar) or (type(item) is tuple and any(map(_holds_device_value, item)))
+
+
+def _equal(a: Any, b: Any) -> Any:
+    if a is b:
+        return True
+    equal = a == b
+    return bool(equal) if isinstance(equal, Tensor) else equal  # whose truth is refused

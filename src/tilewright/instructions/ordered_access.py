@@ -18,6 +18,7 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, call
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cuda.operations import demand_scope
 from tilewright.backends.sim.machine import Synchronisation
 from tilewright.backends.sim.memory import load as load_elements
 from tilewright.backends.sim.memory import store as store_elements
@@ -135,7 +136,7 @@ class OrderedLoad(Instruction):
         return load_elements(self, compiler)
 
     def cuda(self, printer: Printer) -> Expression:
-        _demand_scope(printer, self)
+        demand_scope(printer, self, self.scope)
         size = self.buffer.dtype.bytes
         c, ptx, register = _WORDS[size]
         name = f"load_{self.sem}_{self.scope}_{size}"
@@ -193,7 +194,7 @@ class OrderedStore(Instruction):
         return store_elements(self, compiler)
 
     def cuda(self, printer: Printer) -> None:
-        _demand_scope(printer, self)
+        demand_scope(printer, self, self.scope)
         size = self.buffer.dtype.bytes
         c, ptx, register = _WORDS[size]
         bits = "(unsigned short)bit_cast<unsigned char>(value)" if size == 1 else f"bit_cast<{c}>(value)"
@@ -252,7 +253,7 @@ class Fence(Instruction):
         if self.scope != "cluster":
             printer.statement(f"{_FENCES[self.scope]}();", self)
             return
-        _demand_scope(printer, self)
+        demand_scope(printer, self, self.scope)
         printer.prelude.need(f"""\
 {FUNCTION} void fence_cluster() {{
     asm volatile("fence.acq_rel.cluster;" ::: "memory");
@@ -276,13 +277,6 @@ _WORDS = {
 }
 # clang has no atomic accesses of one and two bytes: they are volatile ones, with a fence where they order something.
 _AMD_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
-
-
-def _demand_scope(printer: Printer, op: OrderedLoad | OrderedStore | Fence) -> None:
-    if op.scope == "cluster" and printer.arch.number < 90:
-        raise printer.refuse(
-            op, f'{printer.arch} has no clusters, and no scope "cluster"', 'use scope="cta" or scope="gpu"'
-        )
 
 
 def _qualifiers(op: OrderedLoad | OrderedStore) -> str:

@@ -346,6 +346,12 @@ class Yield(Op):
     EFFECTS: ClassVar[Effects] = STAYS
 
 
+def yielded(block: Block) -> tuple[Value, ...]:
+    """Return what a block hands to the op around it."""
+    last = block.ops[-1] if block.ops else None
+    return last.values if isinstance(last, Yield) else ()
+
+
 # --- looking in ----------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,7 @@ from tilewright.ir.ops import (
     Unary,
     While,
     Yield,
+    yielded,
 )
 from tilewright.ir.printer import to_text
 
@@ -134,11 +135,6 @@ def _requirement(value: Value, parameters: set[Value | Buffer]) -> None:
         _requirement(operand, parameters)
 
 
-def _yielded(block: Block) -> tuple[Value, ...]:
-    last = block.ops[-1] if block.ops else None
-    return last.values if isinstance(last, Yield) else ()
-
-
 def _same_types(op: Op, *groups: tuple[Value, ...]) -> None:
     types = [tuple(v.type for v in group) for group in groups]
     _expect(all(t == types[0] for t in types), op, f"types differ: {types}")
@@ -152,22 +148,22 @@ def _for(op: For) -> None:
     index, *carried = op.body.arguments
     _expect(not isinstance(index.type, VectorType) and index.type.is_integer, op, "the index must be an integer")
     _same_types(op, (index,), (op.start,), (op.stop,), (op.step,))
-    _same_types(op, op.init, tuple(carried), _yielded(op.body), op.results)
+    _same_types(op, op.init, tuple(carried), yielded(op.body), op.results)
     _expect(op.unroll is None or op.unroll >= 0, op, f"no loop unrolls {op.unroll} by {op.unroll}")
     if isinstance(op.step.definition, Constant):
         _expect(op.step.definition.value != 0, op, "the step is 0")
 
 
 def _while(op: While) -> None:
-    _same_types(op, op.init, op.condition.arguments, op.body.arguments, _yielded(op.body), op.results)
-    condition = _yielded(op.condition)
+    _same_types(op, op.init, op.condition.arguments, op.body.arguments, yielded(op.body), op.results)
+    condition = yielded(op.condition)
     _expect(len(condition) == 1 and condition[0].type is bool_, op, "the condition must yield one bool")
 
 
 def _if(op: If) -> None:
     _expect(op.condition.type is bool_, op, "the condition must be bool")
     _expect(op.then.arguments == op.otherwise.arguments == (), op, "branches take no arguments")
-    _same_types(op, _yielded(op.then), _yielded(op.otherwise), op.results)
+    _same_types(op, yielded(op.then), yielded(op.otherwise), op.results)
 
 
 # --- memory --------------------------------------------------------------------------------------------

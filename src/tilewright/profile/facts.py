@@ -1,14 +1,15 @@
-"""What a report says of a launch beside its lines, in sentences: bytes, bounds, roofline, occupancy."""
+"""What a report says of a launch beside its lines: bytes, bounds, roofline, occupancy, asynchronous work."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from tilewright.figures import Figures
-from tilewright.profile.asynchronous import of_asynchronous_work, of_registers
+from tilewright.profile import roles
 from tilewright.profile.bounds import Achieved, Bounds, LaunchReport
 from tilewright.profile.quantities import amount, quantity
-from tilewright.transactions import SECTOR
+from tilewright.transactions import LINE, SECTOR
 
 
 def facts(each: LaunchReport) -> list[tuple[str, str]]:
@@ -27,7 +28,7 @@ def facts(each: LaunchReport) -> list[tuple[str, str]]:
     ]
     if total.barriers:
         found.append(("barriers", f"{amount(total.barriers)} waits of a warp"))
-    found += of_asynchronous_work(each)
+    found += _of_asynchronous_work(each)
     longest = bounds.longest
     if longest is not None:
         times = ", ".join(f"{limit.name} {quantity(limit.seconds, 's')}" for limit in bounds.limits)
@@ -38,7 +39,7 @@ def facts(each: LaunchReport) -> list[tuple[str, str]]:
     if bounds.unknown:
         found.append(("no rate for", ", ".join(bounds.unknown)))
     found.append(("occupancy", occupancy_text(each)))
-    found += of_registers(each)
+    found += _of_registers(each)
     if held.problem is not None:
         found.append(("", f"without the compiler's figures: {held.problem}"))
     return found
@@ -84,3 +85,123 @@ def occupancy_text(each: LaunchReport) -> str:
         f"{held.warps} of {held.most_warps} warps, {held.blocks} block{'s' * (held.blocks != 1)} a multiprocessor, "
         f"limited by {held.limiter} ({takes})"
     )
+
+
+_Fact = tuple[str, str]
+_DOES = {"load": "loaded", "store": "stored", "reduce": "combined"}
+
+
+def _of_asynchronous_work(each: LaunchReport) -> list[_Fact]:
+    """Return what bulk copies, products and roles did, label and sentence; nothing of what the launch has not."""
+    total = each.launch.total
+    found = [*_copies(total), *_products(total), *_cache(each)]
+    for timeline in each.launch.timelines[:1]:
+        waiting = roles.roles_of(timeline)
+        if len(waiting) > 1:
+            cut = ", cut" if timeline.is_waits_cut else ""
+            found.append(("roles", f"of block {timeline.block}, in {timeline.steps} steps of the simulator{cut}"))
+            found += [(role.name, roles.sentence(role)) for role in waiting]
+    return found
+
+
+def of_line(line: Figures) -> list[_Fact]:
+    """Return what bulk copies and products a line has."""
+    return [*_copies(line), *_products(line)]
+
+
+def _copies(total: Figures) -> list[_Fact]:
+    if not total.bulk_boxes:
+        return []
+    parts = []
+    for what, boxes in total.bulk_boxes.items():
+        outside = total.bulk_outside[what]
+        beyond = f", and {quantity(outside, 'B')} outside of the tensor" if outside else ""
+        parts.append(f"{amount(boxes)} boxes {_DOES[what]}, {quantity(total.bulk_moved[what], 'B')}{beyond}")
+    use = sum(total.bulk_moved.values()) / (SECTOR * total.bulk_sectors) if total.bulk_sectors else 1.0
+    shared = ", ".join(f"{quantity(n, 'B')} {what}" for what, n in total.bulk_shared.items())
+    return [
+        ("bulk copies", f"{quantity(total.bulk_bytes, 'B')} of these by TMA: {'; '.join(parts)}"),
+        ("", f"{amount(total.bulk_sectors)} sectors, {use:.0%} used, in {amount(total.bulk_lines)} lines of L2"),
+        ("", f"shared memory: {shared}, {amount(total.bulk_passes)} passes without conflicts"),
+    ]
+
+
+def _products(total: Figures) -> list[_Fact]:
+    if not total.products:
+        return []
+    work = ", ".join(f"{quantity(n, 'flop')} of {unit}" for unit, n in total.operations.items() if "tensor" in unit)
+    read = ", ".join(f"{name} {quantity(n, 'B')}" for name, n in sorted(total.operand_bytes.items()))
+    conflicts = total.operand_conflicts
+    spoiled = f"{amount(conflicts)} of them by conflicts" if conflicts else "without conflicts"
+    found = [
+        ("wgmma", f"{amount(total.products)} of warpgroups, {work}"),
+        ("", f"operands in shared memory: {read}, {amount(total.operand_wavefronts)} passes, {spoiled}"),
+    ]
+    if total.product_waits:
+        waits, needless = total.product_waits, total.needless_waits
+        groups = ", ".join(f"{name}: {amount(n)}" for name, n in sorted(waits.items(), reverse=True))
+        words = f"{amount(sum(waits.values()))} by warpgroups, groups under way before and after: {groups}"
+        found.append(("wgmma waits", words + (f"; {amount(needless)} find none to wait for" if needless else "")))
+    return found
+
+
+def _cache(each: LaunchReport) -> list[_Fact]:
+    uses, lines = each.cache_uses, each.launch.cache_lines
+    if not uses or lines is None:
+        return []
+    whole = uses[0]
+    kept = "the first " if lines.is_cut else ""
+    by_rate = {f"{use.hit_rate:.1%}": use.capacity >> 20 for use in uses}
+    rates = " and ".join(f"{rate} with {size} MiB" for rate, size in by_rate.items())
+    words = f"{kept}{amount(whole.reads + whole.writes)} lines of {LINE} bytes reached: hits {rates} (LRU)"
+    return [("L2", f"{words}; DRAM delivers {' to '.join(dict.fromkeys(quantity(u.bytes_read, 'B') for u in uses))}")]
+
+
+def _of_registers(each: LaunchReport) -> list[_Fact]:
+    """Return how the roles share the registers, beside what the compiler gives each thread; nothing without roles."""
+    by_group, given = each.launch.registers_by_role, each.occupancy.registers
+    if not by_group:
+        return []
+    threads = each.launch.threads // len(by_group)
+    held = ", ".join(f"warpgroup {n} {count or 'as at the launch'}" for n, count in enumerate(by_group))
+    total = sum((count or given or 0) * threads for count in by_group)
+    at_launch = "not known" if given is None else str(given)
+    return [("registers", f"of a thread: {at_launch} at the launch; then {held} ({amount(total)} of a block)")]
+
+
+# --- for JSON --------------------------------------------------------------------------------------------------------
+
+
+def asynchronous_figures(found: Figures) -> dict[str, object]:
+    """Return the figures of asynchronous work as a dict."""
+    return {
+        "bulk_bytes": found.bulk_bytes,
+        "bulk_boxes": dict(found.bulk_boxes),
+        "bulk_moved": dict(found.bulk_moved),
+        "bulk_outside": dict(found.bulk_outside),
+        "bulk_sectors": found.bulk_sectors,
+        "bulk_lines": found.bulk_lines,
+        "bulk_shared": dict(found.bulk_shared),
+        "bulk_passes": found.bulk_passes,
+        "products": found.products,
+        "operand_bytes": dict(found.operand_bytes),
+        "operand_wavefronts": found.operand_wavefronts,
+        "operand_wavefronts_ideal": found.operand_wavefronts_ideal,
+        "product_waits": dict(found.product_waits),
+        "needless_waits": found.needless_waits,
+    }
+
+
+def asynchronous_data(each: LaunchReport) -> dict[str, object]:
+    """Return roles, registers, caches and what was achieved as a dict."""
+    launch, lines = each.launch, each.launch.cache_lines
+    return {
+        "roles": [roles.data(timeline) for timeline in launch.timelines if timeline.waits],
+        "registers_by_role": list(launch.registers_by_role),
+        "l2": [
+            {**asdict(use), "hit_rate": use.hit_rate, "bytes_read": use.bytes_read, "is_cut": lines.is_cut}
+            for use in each.cache_uses
+            if lines is not None
+        ],
+        "achieved": None if each.achieved is None else asdict(each.achieved),
+    }

@@ -31,27 +31,26 @@ def as_inline(launches: Sequence[LaunchReport]) -> str:
     if not launches:
         return notebook.box("No kernel was measured.")
     if len(launches) == 1:
-        return notebook.box(title_of(launches[0]), *_launch(launches[0]), note=_note(launches[0]))
-    folded = [
-        notebook.details(title_of(each), notebook.paragraph(_note(each)), *_launch(each), is_open=n < _MOST_OPEN)
-        for n, each in enumerate(launches)
-    ]
-    return notebook.box(f"{len(launches)} launches", *folded)
+        return notebook.box(_title(launches[0]), *_launch(launches[0]), note=_note(launches[0]))
+    return notebook.box(f"{len(launches)} launches", *_folded(launches))
 
 
 def run_as_inline(findings: Sequence[Finding], launched: Sequence[str], launches: Sequence[LaunchReport]) -> str:
     """Return what a run gave: findings, the kernels that ran, and what was measured."""
     words = [f"{name}, {times} times" if times > 1 else name for name, times in Counter(launched).items()]
     found = [notebook.message(finding.message) for finding in findings]
-    measured = [
-        notebook.details(title_of(each), notebook.paragraph(_note(each)), *_launch(each), is_open=n < _MOST_OPEN)
+    title = f"{len(found) or 'no'} finding{'' if len(found) == 1 else 's'}"
+    return notebook.box(title, *found, *_folded(launches), note=f"ran {', '.join(words) or 'no kernel'}")
+
+
+def _folded(launches: Sequence[LaunchReport]) -> list[str]:
+    return [
+        notebook.details(_title(each), notebook.paragraph(_note(each)), *_launch(each), is_open=n < _MOST_OPEN)
         for n, each in enumerate(launches)
     ]
-    title = f"{len(found) or 'no'} finding{'' if len(found) == 1 else 's'}"
-    return notebook.box(title, *found, *measured, note=f"ran {', '.join(words) or 'no kernel'}")
 
 
-def title_of(each: LaunchReport) -> str:
+def _title(each: LaunchReport) -> str:
     """Return a launch's name, grid and block."""
     return f"{each.launch.kernel}: grid {shape(each.launch.grid)}, block {shape(each.launch.block)}"
 

@@ -12,11 +12,11 @@ from html import escape
 from itertools import takewhile
 
 from tilewright.figures import Line, Pattern, SharedBuffer, Timeline
+from tilewright.notebook import framed
 from tilewright.profile import pictures, roles
-from tilewright.profile.asynchronous import of_line
 from tilewright.profile.bounds import LaunchOccupancy, LaunchReport
 from tilewright.profile.conflicts import Conflict, place_of
-from tilewright.profile.facts import facts
+from tilewright.profile.facts import facts, of_line
 from tilewright.profile.quantities import amount, quantity
 from tilewright.profile.text import as_data, cells_of, differences
 from tilewright.source import SourceLocation
@@ -441,14 +441,9 @@ def _conflict(conflict: Conflict) -> str:
     return "".join(parts)
 
 
-def _framed(picture: str) -> str:
-    """Return a picture in a frame that scrolls, by keys too."""
-    return f'<div class="scroll" tabindex="0">{picture}</div>'
-
-
 def _map(picture: str) -> str:
     """Return a map of banks, which fits a narrow screen without the lanes until a button shows them."""
-    return f'<button class="enlarge only-narrow">show the lanes</button>{_framed(picture)}'
+    return f'<button class="enlarge only-narrow">show the lanes</button>{framed(picture)}'
 
 
 def _worst(buffer: SharedBuffer, location: SourceLocation | None) -> Pattern:
@@ -506,4 +501,4 @@ def _legend(kinds: Mapping[str, str]) -> str:
 
 def _wide(glance: str, names: str, picture: str) -> str:
     """Return a picture that scrolls beside the names of its rows, under a strip with all of it, which says where."""
-    return f'<div class="glance">{glance}<i></i></div>' + _framed(f'<div class="strip">{names}{picture}</div>')
+    return f'<div class="glance">{glance}<i></i></div>' + framed(f'<div class="strip">{names}{picture}</div>')

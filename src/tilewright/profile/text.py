@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.figures import Figures, Launch, Line
-from tilewright.profile import asynchronous
 from tilewright.profile.bounds import LaunchReport
 from tilewright.profile.conflicts import Conflict
-from tilewright.profile.facts import facts
+from tilewright.profile.facts import asynchronous_data, asynchronous_figures, facts
 from tilewright.profile.quantities import amount, shape
 from tilewright.remarks import Remark
 from tilewright.tables import print_table
@@ -206,7 +205,7 @@ def _launch(each: LaunchReport) -> dict[str, object]:
             "arch": held.arch,
             "problem": held.problem,
         },
-        **asynchronous.data(each),
+        **asynchronous_data(each),
     }
 
 
@@ -223,7 +222,7 @@ def figures(found: Figures) -> dict[str, object]:
         "global_bytes": found.global_bytes,
         "sectors_per_request": found.sectors_per_request,
         "sector_use": found.sector_use,
-        **asynchronous.figures(found),
+        **asynchronous_figures(found),
         "barriers": found.barriers,
         "instructions": dict(found.instructions),
         "operations": dict(found.operations),

@@ -28,10 +28,9 @@ What it decides
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
     lanes                    which iterations of vectorized loops run at once, and the order of the loops then
-    beginnings               TEMP arrays that are read before they are written
+    beginnings               TEMP arrays that are read before they are written, and those that the launch allocates
     warpgroup_rules          what warpgroups, TMA and a producer ask of a plan
     validation, bounds       what a whole plan has to be; accesses that would leave their arrays
-    scratch                  TEMP arrays that the launch allocates
     plan_text                a plan as text and as data
 How it becomes a kernel
     scope                    what is known at one point: values, conditions, where elements are
@@ -44,8 +43,7 @@ How it becomes a kernel
     rings                    caches that TMA fills: mbarriers, who copies and who waits
     pipelines                caches in loops, filled before what reads them or ahead of it
     vectors                  statements for all lanes of vectorized loops at once, and reductions over them
-    products                 products C += A * B that a nest computes
-    warpgroup_choice         the tile of a product of warpgroups, by a model, and its plan
+    warpgroup_choice         products C += A * B that a nest computes; the tile of one of warpgroups, by a model
     heuristics               what `plan.auto` chooses; Accera calls it `algorithms`
     emission                 the walk through the loops while the kernel is traced
     report                   what a kernel is made of, counted

@@ -20,6 +20,7 @@ from tilewright.schedule.elements import index_loads
 from tilewright.schedule.integers import System, UndecidedError
 from tilewright.schedule.loop_nest import Loop
 from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.targets import is_count
 
 _MOST = 2**18  # differences of threads that are looked at one by one
 
@@ -37,11 +38,6 @@ def refuse_unknown(location: object, strategy: object, ahead: object, stages: ob
         )
     if stages is not None and not is_count(stages):
         raise ScheduleError(f"pipeline_stages={stages!r}", help="a whole number, 1 for no pipeline")
-
-
-def is_count(number: object) -> bool:
-    """Whether something is a whole number from 1."""
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
 def place_cache(

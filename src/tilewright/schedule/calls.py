@@ -32,6 +32,7 @@ from tilewright.schedule.elements import with_arrays
 from tilewright.schedule.loop_nest import Condition, Loop, LoopNest, Part, Statement
 from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.places import as_index, least_and_most, spread
+from tilewright.schedule.private import is_same
 from tilewright.schedule.values import Apply, Convert, Expression, Guard, expression
 from tilewright.source import SourceLocation
 
@@ -106,18 +107,13 @@ def _match(
     for extent, given in zip(parameter.shape, argument.shape, strict=True):
         if isinstance(extent, Dimension):
             _replace(name, extent, as_affine(given), replaced, location)
-        elif not _same(as_affine(given), Affine((), extent)):
+        elif not is_same(as_affine(given), Affine((), extent)):
             raise ScheduleError(f"{declared}: an extent of {extent}, got {given}", location=location)
     replaced[parameter] = argument
 
 
-def _same(one: Affine, other: Affine) -> bool:
-    rest: Affine = one - other  # and not ==, which is a value in the logic of a nest
-    return rest.is_constant and rest.constant == 0
-
-
 def _replace(name: str, size: Dimension, value: Affine, replaced: dict[Any, Any], location: Any) -> None:
-    if size in replaced and not _same(replaced[size], value):
+    if size in replaced and not is_same(replaced[size], value):
         raise ScheduleError(
             f"{name} takes one size {size} where the arguments have {replaced[size]} and {value}", location=location
         )
@@ -292,7 +288,7 @@ class _Inlined:
         """Yield the conditions that loops end where the call says, for those that may run further."""
         for loop, mine in zip(self.call.nest.loops, self.loops, strict=True):
             stop = loop.stop.substitute(self.sizes)
-            if loop.index not in part.fixed and not _same(stop, mine.stop):
+            if loop.index not in part.fixed and not is_same(stop, mine.stop):
                 yield Condition(stop - 1 - mine.index)
 
     def parts(self) -> Iterator[tuple[Part, tuple[int | Index, ...]]]:

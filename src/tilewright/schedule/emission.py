@@ -17,7 +17,7 @@ from tilewright.language.copying import clear
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, Store
-from tilewright.schedule.beginnings import is_of_several
+from tilewright.schedule.beginnings import is_constant, is_of_several
 from tilewright.schedule.binding import WARPGROUP, Binding
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.conditions import is_of_indices
@@ -27,7 +27,6 @@ from tilewright.schedule.pipelines import CachedLoops
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.rings import ProducedGroup, budgets
 from tilewright.schedule.scope import Parts, Scope, Storage
-from tilewright.schedule.scratch import is_constant
 from tilewright.schedule.tiles import Tiles
 from tilewright.schedule.values import Number
 from tilewright.schedule.vectors import emit_vectors

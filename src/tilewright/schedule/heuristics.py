@@ -20,9 +20,8 @@ from tilewright.schedule.loop_nest import Access, Loop, LoopNest
 from tilewright.schedule.memory_spaces import Location
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.parameters import DelayedParameter
-from tilewright.schedule.products import moving, ordered, product_of, split_by
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.warpgroup_choice import warpgroup_attempts
+from tilewright.schedule.warpgroup_choice import moving, ordered, product_of, split_by, warpgroup_attempts
 
 _ROW_OF_THREADS, _ROWS_OF_THREADS, _ONLY_THREADS = 32, 8, 256  # of two loops, and of one
 _SQUARE_OF_THREADS = 16  # of a nest whose threads share what they read

@@ -15,7 +15,7 @@ from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import Binding, bind
-from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown, settled
+from tilewright.schedule.cache_placement import place_cache, refuse_nonsense, refuse_unknown, settled
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import Crossing, crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
@@ -30,7 +30,7 @@ from tilewright.schedule.plan_state import PlanState, Tensorization
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
-from tilewright.schedule.targets import GridUnit, Target
+from tilewright.schedule.targets import GridUnit, Target, is_count
 from tilewright.schedule.tensorization import dealt_to_lanes, tensorization_of, with_operands
 from tilewright.schedule.transforms import erase
 

@@ -100,7 +100,7 @@ class Points:
         """Whether the loops of the points are outside of all others that the uses move with, and are theirs alone."""
         parts = [use.part for use in self.uses]
         places = [[part.places[index] for index in self.indices] for part in parts]
-        if any(not _is_same(x, y) for others in places for x, y in zip(places[0], others, strict=True)):
+        if any(not is_same(x, y) for others in places for x, y in zip(places[0], others, strict=True)):
             return False
         moving = [loop.index for loop in self.nest.loops if loop.trips != 1 and not _is_pinned(loop.index, parts)]
         outer = [index in self.loops for index in moving]
@@ -118,7 +118,7 @@ class Points:
         if any(not isinstance(term, _KNOWN) for at in write.access.place for term in at.nonlinear()):
             return False  # an element says where, which may have changed since
         if write.number == read.number:
-            return all(map(_is_same, write.access.place, read.access.place))
+            return all(map(is_same, write.access.place, read.access.place))
         conditions = self._missed(write, read)
         return conditions is not None and not any(_may_be(read, *condition) for condition in conditions)
 
@@ -169,8 +169,9 @@ class Points:
         return settled(value.substitute(read.part.places), self.nest.loops)
 
 
-def _is_same(one: Affine, other: Affine) -> bool:
-    rest: Affine = one - other
+def is_same(one: Affine, other: Affine) -> bool:
+    """Say whether two sums are always equal."""
+    rest: Affine = one - other  # and not ==, which is a value in the logic of a nest
     return rest.is_constant and rest.constant == 0
 
 

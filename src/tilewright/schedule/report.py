@@ -11,7 +11,7 @@ from tilewright.compile import Lowered
 from tilewright.instructions.matrix_copies import LoadMatrix
 from tilewright.instructions.mma import WarpProduct
 from tilewright.instructions.wgmma import Wgmma, WgmmaOfRegisters
-from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
+from tilewright.ir.core import Block, Buffer, Op, Value, lanes_of
 from tilewright.ir.ops import Constant, For, If, Load, Store
 from tilewright.layout.tuples import tuple_size
 from tilewright.passes.structured_ops import trip_count
@@ -175,11 +175,11 @@ class _Counts:
             if role is not None:
                 self.seen[op.buffer] = None
                 if self._comes_from_memory(op.value):
-                    self.loaded[role] += times * _lanes(op.value)
+                    self.loaded[role] += times * lanes_of(op.value)
         elif isinstance(op, Load) and op.buffer in self.roles:
             self.seen[op.buffer] = None
             if self.roles[op.buffer] == "C" and self._goes_to_memory(op.result):
-                self.stored += times * _lanes(op.result)
+                self.stored += times * lanes_of(op.result)
 
     def _comes_from_memory(self, value: Value) -> bool:
         """Whether a value was loaded, from elsewhere than fragments of C, rather than computed or set."""
@@ -208,7 +208,3 @@ def _values(mma: TiledMMA, extents: tuple[int, int], operand: Any) -> int:  # An
     values = tuple_size(mma.partition_shape(extents, operand))
     assert isinstance(values, int), extents
     return values
-
-
-def _lanes(value: Value) -> int:
-    return value.type.lanes if isinstance(value.type, VectorType) else 1

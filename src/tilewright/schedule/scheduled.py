@@ -26,6 +26,7 @@ from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.beginnings import scratch_of
 from tilewright.schedule.bounds import Condition, conditions_of
 from tilewright.schedule.caches import Cache, Location, elements_of
 from tilewright.schedule.constants import allocate, bring, memory_for
@@ -35,7 +36,6 @@ from tilewright.schedule.plan_state import PlanState, sizes_of
 from tilewright.schedule.report import Operands, Report, report_of
 from tilewright.schedule.scalars import number_of
 from tilewright.schedule.scope import located
-from tilewright.schedule.scratch import scratch_of
 from tilewright.schedule.validation import begun_with_zeros, validate
 from tilewright.schedule.views import Derived, value_of
 from tilewright.source import SourceLocation

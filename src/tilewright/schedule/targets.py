@@ -115,7 +115,7 @@ class TensorCoreInfo:
         """
         _check_shape(shape)
         fused = num_total_passes if num_fused_passes in (None, -1) else num_fused_passes
-        if not _is_count(num_total_passes) or not _is_count(fused) or num_total_passes % fused:
+        if not is_count(num_total_passes) or not is_count(fused) or num_total_passes % fused:
             return False
         factors = _factors(input_type)
         return find_recipe(self.arch, shape, factors, accumulator_for(factors, dtype(output_type))) is not None
@@ -134,7 +134,7 @@ class TensorCoreInfo:
         (16, 16, 32)
         """
         _check_shape(mma_shape)
-        if not _is_count(num_total_passes):
+        if not is_count(num_total_passes):
             raise ScheduleError(f"num_total_passes={num_total_passes!r}", help="a whole number of passes, at least 1")
         if not has_shape(self.arch, mma_shape):
             raise ScheduleError(f"{self.arch.name} has no {mma_shape.name}", help=offers(self.arch))
@@ -234,7 +234,8 @@ def _factors(input_type: Any) -> tuple[DType, DType]:  # Any: as `shapes` says
     return dtype(a), dtype(b)
 
 
-def _is_count(number: object) -> bool:
+def is_count(number: object) -> bool:
+    """Whether something is a whole number from 1."""
     return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 

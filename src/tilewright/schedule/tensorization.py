@@ -21,7 +21,7 @@ from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
 from tilewright.schedule.recipes import OF_SPARSE, accumulator_for, is_narrow, recipe_for
-from tilewright.schedule.targets import GridUnit
+from tilewright.schedule.targets import GridUnit, is_count
 from tilewright.schedule.transforms import split
 
 
@@ -55,9 +55,9 @@ def tensorization_of(
             help="leave num_fused_passes out",
         )
     fused = passes if fused is None else fused
-    if not _is_count(passes):
+    if not is_count(passes):
         raise ScheduleError(f"num_total_passes={passes!r}", help="a whole number of passes, at least 1")
-    if not _is_count(fused) or passes % fused:
+    if not is_count(fused) or passes % fused:
         raise ScheduleError(
             f"num_fused_passes={fused!r} does not divide num_total_passes={passes}",
             help="groups of passes are equally long: use a divisor",
@@ -169,10 +169,6 @@ def _refuse_divisions(statement: Statement, accesses: tuple[Access, ...], tile: 
                     location=statement.location,
                     help="let the loops of the tile move through neighbours: split where the quotient is taken",
                 )
-
-
-def _is_count(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
 def _tile_indices(

@@ -1,14 +1,14 @@
-"""What `plan.auto` chooses for products of warpgroups: the tile by a model of a multiprocessor, all else by the tile.
+"""Products of a nest, and what `plan.auto` chooses for those of warpgroups: the tile by a model, all else by it.
 
-The model takes the longest of three times for a step through K: of the tensor cores, of their reads of shared memory
-(128 bytes a clock), and of filling it from the second-level cache. A block's tile has its steps and an end in which C
-is read and stored, and runs in as many rounds as there are tiles for each multiprocessor. What comes out orders the
-tiles; it does not forecast a time.
+The model of a multiprocessor takes the longest of three times for a step through K: of the tensor cores, of their reads
+of shared memory (128 bytes a clock), and of filling it from the second-level cache. A block's tile has its steps and an
+end in which C is read and stored, and runs in as many rounds as there are tiles for each multiprocessor. What comes out
+orders the tiles; it does not forecast a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -18,14 +18,16 @@ from tilewright import dtypes
 from tilewright.arch import find_gpu
 from tilewright.arch.gpus import Gpu, gpu_of
 from tilewright.errors import ArgumentError
-from tilewright.schedule.affine import Index
-from tilewright.schedule.arrays import Array, ArrayLayout
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest
+from tilewright.schedule import transforms
+from tilewright.schedule.affine import Affine, Index
+from tilewright.schedule.arrays import Array, ArrayLayout, Load
+from tilewright.schedule.loop_nest import Access, Loop, LoopNest, at_places
 from tilewright.schedule.memory_spaces import Location
 from tilewright.schedule.mma_shapes import MMAShape
-from tilewright.schedule.products import Product, moving, ordered, split_by
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.recipes import accumulator_for, shapes_for
 from tilewright.schedule.targets import GridUnit, Target
+from tilewright.schedule.values import Apply, Convert, Expression
 
 _UNIT = 16  # bytes: of strides of what TMA copies
 _LINE = 128  # bytes: of a row of K in shared memory, as long as the longest swizzle
@@ -244,3 +246,67 @@ def _plan_of(plan: Planned, tile: _Tile, multiprocessors: int, *, by_tma: bool) 
 def _group(tiles: int) -> int:
     """Return how many rows of tiles form a group: those that leave the fewest places of the grid without a tile."""
     return min(range(1, min(_GROUP, tiles) + 1), key=lambda n: (-(-tiles // n) * n - tiles, -n))
+
+
+@dataclass(frozen=True)
+class Product:
+    """C += A * B: the loops that move C with A, C with B, A with B, and all three."""
+
+    a: Array
+    b: Array
+    c: Array
+    rows: tuple[Loop, ...]
+    columns: tuple[Loop, ...]
+    sums: tuple[Loop, ...]
+    batches: tuple[Loop, ...]
+
+
+def product_of(nest: LoopNest) -> Product | None:
+    """Return the product that a nest computes, None where it computes anything else."""
+    if len(nest.parts) != 1 or len(nest.parts[0].statements) != 1 or nest.parts[0].conditions:
+        return None
+    if nest.parts[0].statements[0].store.guards:
+        return None
+    statement = at_places(nest.parts[0].statements[0], nest.parts[0].places)
+    factors = _factors(statement.reduction[1]) if statement.reduction and statement.reduction[0] == "+" else None
+    if factors is None:
+        return None
+    a, b = factors
+    in_a, in_b, in_c = (moving(place) for place in (a.place, b.place, statement.store.place))
+    groups: dict[tuple[bool, bool, bool], list[Loop]] = {}
+    for loop in nest.loops:
+        groups.setdefault((loop.index in in_a, loop.index in in_b, loop.index in in_c), []).append(loop)
+    found = [groups.pop(key, []) for key in ((True, False, True), (False, True, True), (True, True, False))]
+    batches = groups.pop((True, True, True), [])
+    if groups or not all(found):
+        return None
+    rows, columns, sums = map(tuple, found)
+    return Product(a.array, b.array, statement.store.array, rows, columns, sums, tuple(batches))
+
+
+def _factors(value: Expression) -> tuple[Load, Load] | None:
+    while isinstance(value, Convert):
+        value = value.value
+    if not isinstance(value, Apply) or value.name != "*" or len(value.arguments) != 2:
+        return None
+    first, second = (x.value if isinstance(x, Convert) else x for x in value.arguments)
+    return (first, second) if isinstance(first, Load) and isinstance(second, Load) else None
+
+
+def moving(place: Sequence[Affine]) -> set[Any]:  # Any: indices and dimensions
+    """Return what a place moves with."""
+    return {symbol for mode in place for symbol in mode.symbols()}
+
+
+def split_by(nest: LoopNest, index: Index, size: int, ending: str) -> tuple[LoopNest, Index]:
+    """Return the nest with a loop split, and the inner index, named by the outer one and an ending."""
+    name = index.name.partition("_")[0]
+    inner = Index(f"{name}{ending}" if ending else f"{name}{name[-1]}")
+    return transforms.split(nest, index, size, inner), inner
+
+
+def ordered(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
+    """Return the nest in another order. Raises `ScheduleError` where that changes what it computes."""
+    changed = transforms.reorder(nest, order)
+    refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
+    return changed

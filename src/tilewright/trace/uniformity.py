@@ -20,7 +20,7 @@ from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.effects import WARPS_OF, Scope
 from tilewright.ir.evaluate import evaluate, facts_of
 from tilewright.ir.instruction import Instruction
-from tilewright.ir.ops import For, If, Special, While, Yield
+from tilewright.ir.ops import For, If, Special, While, yielded
 from tilewright.ir.thread_sets import Threads, ThreadSets, are_whole_groups
 from tilewright.source import SourceLocation
 
@@ -68,9 +68,7 @@ class _Groups:
             taken = self._sets.where(op.condition)
             return self.differs(op.condition) if taken is None else not are_whole_groups(taken, self.size)
         if isinstance(op, While):
-            last = op.condition.ops[-1]
-            assert isinstance(last, Yield), last
-            return self.differs(last.values[0])
+            return self.differs(yielded(op.condition)[0])
         return any(self.differs(v) for v in (op.start, op.stop, op.step)) and not _same_number_of_iterations(op)
 
     def differs(self, value: Value) -> bool:
@@ -111,8 +109,7 @@ class _Analysis:
         """Class the values of a block and return what it yields."""
         for op in block.ops:
             self._op(op)
-        last = block.ops[-1] if block.ops else None
-        return last.values if isinstance(last, Yield) else ()
+        return yielded(block)
 
     def _mark(self, value: Value) -> None:
         if value not in self.divergent:
@@ -159,9 +156,7 @@ def depends_on_thread(op: For | While | If, divergent: set[Value]) -> bool:
     if isinstance(op, If):
         return op.condition in divergent
     if isinstance(op, While):
-        last = op.condition.ops[-1]
-        assert isinstance(last, Yield), last
-        return last.values[0] in divergent
+        return yielded(op.condition)[0] in divergent
     return any(v in divergent for v in (op.start, op.stop, op.step)) and not _same_number_of_iterations(op)
 
 

@@ -22,10 +22,9 @@ from tilewright.runtime.numbers import scalar_type
 from tilewright.runtime.plan import ArgumentPlan, Signature
 from tilewright.runtime.result_rows import Place, Winner
 from tilewright.runtime.result_store import Store
-from tilewright.tune.configs import Config, Extent
+from tilewright.tune.configs import Config, Extent, Target
 from tilewright.tune.executors import Executor, RemoteTuner, check_executor
 from tilewright.tune.keys import arch_of, arrays_of, fingerprint, is_simulated, key_value, kind_of, ordinal_of
-from tilewright.tune.launching import Target
 from tilewright.tune.results import Tuning, as_text, trials_table
 from tilewright.tune.space import Space, config_of, listed, searched
 from tilewright.tune.trials import Call, Tuner

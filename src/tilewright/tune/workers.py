@@ -14,9 +14,8 @@ from tilewright.bench.machine import driver_release
 from tilewright.errors import ArgumentError
 from tilewright.pickling import check_pickles
 from tilewright.runtime import driver
-from tilewright.tune.configs import Config, Extent
+from tilewright.tune.configs import Config, Extent, Target
 from tilewright.tune.keys import arch_of, arrays_of, is_simulated, ordinal_of
-from tilewright.tune.launching import Target
 from tilewright.tune.results import Results, Status
 from tilewright.tune.sending import Sent, receive, send
 from tilewright.tune.trials import Call, Tuner

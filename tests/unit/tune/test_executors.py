@@ -15,8 +15,8 @@ import pytest
 from tests.unit.tune import remote_kernels as remote
 
 import tilewright as tw
+from tilewright.tune.configs import Target
 from tilewright.tune.executors import RemoteTuner
-from tilewright.tune.launching import Target
 from tilewright.tune.sending import receive, send
 from tilewright.tune.trials import Call
 from tilewright.tune.workers import Job, Report, candidate_of, job_of, work

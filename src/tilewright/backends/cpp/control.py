@@ -5,10 +5,10 @@ from __future__ import annotations
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, Rank, negated
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cpp.variables import Variable, yielded
+from tilewright.backends.cpp.variables import Variable
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.evaluate import step_facts
-from tilewright.ir.ops import Constant, For, If, While
+from tilewright.ir.ops import Constant, For, If, While, yielded
 
 
 def for_loop(printer: Printer, op: For) -> None:

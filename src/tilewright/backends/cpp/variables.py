@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from tilewright.backends.cpp.inlining import Position, Structure, is_bound
 from tilewright.ir.core import Block, Op, Type, Value
-from tilewright.ir.ops import Constant, For, If, While, Yield
+from tilewright.ir.ops import Constant, For, If, While, yielded
 
 
 @dataclass(eq=False)
@@ -34,13 +34,6 @@ class Variable:
         for value in values:
             self.values.append(value)
             self.hint = self.hint or value.name
-
-
-def yielded(block: Block) -> tuple[Value, ...]:
-    """Return what a block hands to the op around it."""
-    last = block.ops[-1] if block.ops else None
-    assert isinstance(last, Yield), block
-    return last.values
 
 
 def assign_variables(structure: Structure, inlined: frozenset[Value]) -> dict[Value, Variable]:

@@ -16,7 +16,7 @@ from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cpp.writer import string
-from tilewright.backends.cuda import approximate, cache_hints, conversions, halves, ordered
+from tilewright.backends.cuda import cache_hints, conversions, operations
 from tilewright.backends.cuda.conversions import BIT_CAST
 from tilewright.dtypes import DType, bool_, float16, uint64
 from tilewright.ir import ops
@@ -75,8 +75,8 @@ class Cuda(Dialect):
         **EXPRESSIONS,
         ops.RoundToTfloat32: conversions.round_to_tfloat32,
         ops.CastPair: conversions.cast_pair,
-        ops.Unary: approximate.unary,
-        ops.Binary: approximate.binary,
+        ops.Unary: operations.unary,
+        ops.Binary: operations.binary,
     }
     statements: Mapping[type[Op], StatementHandler] = {
         **STATEMENTS,
@@ -124,12 +124,12 @@ class Cuda(Dialect):
 }}"""
 
     def half_function(self, printer: Printer, kind: str, type: Type) -> str | None:
-        return halves.function(printer, kind, type) if kind in PAIRED else None
+        return operations.half_function(printer, kind, type) if kind in PAIRED else None
 
     def ordered_atomic(
         self, printer: Printer, op: Op, kind: str, dtype: DType, sem: str, scope: str
     ) -> tuple[str, str] | None:
-        return ordered.atomic(printer, op, kind, dtype, sem, scope)
+        return operations.atomic(printer, op, kind, dtype, sem, scope)
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op

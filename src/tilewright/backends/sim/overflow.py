@@ -17,10 +17,10 @@ from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both
 from tilewright.ir import facts as rules
-from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
+from tilewright.ir.core import Buffer, Kernel, Op, Space, Value, VectorType
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts, exactly
-from tilewright.ir.ops import Binary, Cast, Constant, For, If, Select, Special, While
+from tilewright.ir.ops import Binary, Cast, Constant, For, If, Select, Special, While, yielded
 
 ARITHMETIC = ("add", "sub", "mul", "shl")
 
@@ -106,12 +106,6 @@ def _quotient(a: int, b: int) -> int:
 def is_whole(value: Value) -> bool:
     """Return whether a value is one integer."""
     return not isinstance(value.type, VectorType) and value.dtype.is_integer
-
-
-def yields_of(block: Block) -> tuple[Value, ...]:
-    """Return what a block yields."""
-    last = block.ops[-1] if block.ops else None
-    return last.operands if last is not None and type(last).__name__ == "Yield" else ()
 
 
 class OverflowWatch:
@@ -262,14 +256,14 @@ def _carried(kernel: Kernel) -> Iterator[tuple[Value, tuple[Value, ...]]]:
     for op in kernel.body.walk():
         if isinstance(op, For):
             yield op.body.arguments[0], (op.start, op.step)
-            yield from _pairs(op.body.arguments[1:], op.init, yields_of(op.body))
-            yield from _pairs(op.results, yields_of(op.body))
+            yield from _pairs(op.body.arguments[1:], op.init, yielded(op.body))
+            yield from _pairs(op.results, yielded(op.body))
         elif isinstance(op, While):
-            yield from _pairs(op.body.arguments, op.init, yields_of(op.body))
-            yield from _pairs(op.condition.arguments, op.init, yields_of(op.body))
-            yield from _pairs(op.results, yields_of(op.body))
+            yield from _pairs(op.body.arguments, op.init, yielded(op.body))
+            yield from _pairs(op.condition.arguments, op.init, yielded(op.body))
+            yield from _pairs(op.results, yielded(op.body))
         elif isinstance(op, If):
-            yield from _pairs(op.results, yields_of(op.then), yields_of(op.otherwise))
+            yield from _pairs(op.results, yielded(op.then), yielded(op.otherwise))
 
 
 def _pairs(targets: tuple[Value, ...], *sources: tuple[Value, ...]) -> Iterator[tuple[Value, tuple[Value, ...]]]:

@@ -148,15 +148,15 @@ class _Walk:
         if chosen is not None and not isinstance(chosen, np.ndarray):
             side = op.then if chosen else op.otherwise
             self.block(side, mask)
-            self._leave(op.results, [self.get(v) for v in _yields(side)])
+            self._leave(op.results, [self.get(v) for v in ops.yielded(side)])
             return
         yes, no = (mask, mask) if chosen is None else (both(mask, chosen), without(mask, chosen))
         for side, active in ((op.then, yes), (op.otherwise, no)):
             if active is None or active.any():
                 self.block(side, active)
             else:
-                self._leave(_yields(side), (None,) * len(op.results))
-        for result, a, b in zip(op.results, _yields(op.then), _yields(op.otherwise), strict=True):
+                self._leave(ops.yielded(side), (None,) * len(op.results))
+        for result, a, b in zip(op.results, ops.yielded(op.then), ops.yielded(op.otherwise), strict=True):
             known, other = self.get(a), self.get(b)
             if chosen is None or known is None or other is None:
                 self.put(result, None)
@@ -164,15 +164,9 @@ class _Walk:
                 self.put(result, merge(at_least_2d(chosen), known, other))
 
     def _advance(self, carried: list[Value], body: Block) -> None:
-        for argument, value in zip(carried, [self.get(v) for v in _yields(body)], strict=True):
+        for argument, value in zip(carried, [self.get(v) for v in ops.yielded(body)], strict=True):
             self.put(argument, value)
 
     def _leave(self, results: tuple[Value, ...], known: Lanes) -> None:
         for result, value in zip(results, known, strict=True):
             self.put(result, value)
-
-
-def _yields(block: Block) -> tuple[Value, ...]:
-    last = block.ops[-1]
-    assert isinstance(last, ops.Yield), last
-    return last.values

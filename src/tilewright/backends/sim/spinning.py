@@ -22,7 +22,7 @@ from tilewright.backends.sim.ranked import RankedStorage
 from tilewright.backends.sim.storage import FlatStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, fill, same_bits
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
-from tilewright.ir.ops import For, If, Load, Store, While, Yield
+from tilewright.ir.ops import For, If, Load, Store, While, yielded
 
 _UNINTERRUPTED = 64  # iterations that make progress before others run
 
@@ -70,13 +70,13 @@ class _Dependence:
         while size != len(self._values) + len(self._registers):  # what is carried goes to the next iteration
             size = len(self._values) + len(self._registers)
             self._loop(loop)
-        (condition,) = _yielded(loop.condition)
+        (condition,) = yielded(loop.condition)
         self.spins = condition in self._values
 
     def _loop(self, loop: While) -> None:
         self._block(loop.condition)
         self._block(loop.body)
-        for n, value in enumerate(_yielded(loop.body)):
+        for n, value in enumerate(yielded(loop.body)):
             if value in self._values:
                 self._values |= {loop.body.arguments[n], loop.results[n]}
                 if loop.condition.arguments:
@@ -96,17 +96,11 @@ class _Dependence:
     def _structured(self, op: If | For | While) -> None:
         for inner in op.blocks:
             self._block(inner)
-        ends = [v for inner in op.blocks for v in _yielded(inner)]
+        ends = [v for inner in op.blocks for v in yielded(inner)]
         if any(v in self._values for v in (*op.operands, *ends)):
             self._values.update(op.results)
             for inner in op.blocks:
                 self._values.update(inner.arguments)
-
-
-def _yielded(block: Block) -> Sequence[Value]:
-    last = block.ops[-1]
-    assert isinstance(last, Yield), last
-    return last.values
 
 
 class Spin(Pause):

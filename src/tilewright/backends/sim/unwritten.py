@@ -28,7 +28,7 @@ from tilewright.backends.sim.values import Array, Lanes
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
 from tilewright.ir.effects import BufferUse, Use
 from tilewright.ir.evaluate import evaluate_further
-from tilewright.ir.ops import SPECIAL_GROUPS, For, If, Inside, Special, While, Yield
+from tilewright.ir.ops import SPECIAL_GROUPS, For, If, Inside, Special, While, yielded
 
 
 def report_unwritten(
@@ -191,7 +191,7 @@ class _Beyond:
             return
         chosen = op.then if condition else op.otherwise
         self._block(chosen)
-        self._bind(op.results, _yielded(chosen))
+        self._bind(op.results, yielded(chosen))
 
     def _loop(self, op: For) -> None:
         start, stop, step = self._value(op.start), self._value(op.stop), self._value(op.step)
@@ -282,16 +282,11 @@ class _Chosen:
         elif isinstance(op, For):
             inside = any(v in self.values for v in (op.start, op.stop, op.step))
         else:
-            inside = any(v in self.values for v in _yielded(op.condition))
+            inside = any(v in self.values for v in yielded(op.condition))
         for inner in op.blocks:
             self._block(inner, chosen or inside)
-        ends = [v for inner in op.blocks for v in _yielded(inner)]
+        ends = [v for inner in op.blocks for v in yielded(inner)]
         if inside or any(v in self.values for v in (*op.operands, *ends)):
             self.values.update(op.results)
             for inner in op.blocks:
                 self.values.update(inner.arguments[1:] if isinstance(op, For) and not inside else inner.arguments)
-
-
-def _yielded(block: Block) -> tuple[Value, ...]:
-    last = block.ops[-1] if block.ops else None
-    return last.values if isinstance(last, Yield) else ()
