@@ -524,7 +524,7 @@ def test_a_producer_waits_for_what_other_blocks_release(steps: int, drains: bool
     @tw.kernel(cluster=2)
     def pass_on(out, x):
         tiles = tw.shared(tw.int32, (THREADS, 2))
-        ring, rank = tw.pipeline(stages=2, consumers=1, bytes=4 * THREADS, blocks=2), tw.block_rank_in_cluster()
+        ring, lane = tw.pipeline(stages=2, consumers=1, bytes=4 * THREADS, blocks=2), tw.thread_idx.x % THREADS
         tw.cluster_sync()
         if tw.warp_id() == 0:
             if tw.elect_one():
@@ -539,13 +539,12 @@ def test_a_producer_waits_for_what_other_blocks_release(steps: int, drains: bool
             state, total = ring.consumer(relaxed=True), tw.int32(0)
             for _ in range(steps):
                 with state.read() as stage:
-                    total += tiles[tw.thread_idx.x % THREADS, stage]
-            out[rank, tw.thread_idx.x % THREADS] = total
+                    total += tiles[lane, stage]
+            out[tw.block_rank_in_cluster(), lane] = total
 
     x, out = rows(steps), np.zeros((2, THREADS), np.int32)
     # Threads that read may not hand stages back so, which is found where these are filled again.
-    found = kinds(pass_on, out, x, grid=2, block=2 * THREADS) - {"race"}
-    assert found == (set() if drains else {"absent-block"})
+    assert kinds(pass_on, out, x, block=2 * THREADS) - {"race"} == (set() if drains else {"absent-block"})
     assert (out == x.sum(axis=0)).all()
 
 
