@@ -516,10 +516,7 @@ def test_a_relaxed_arrival_does_not_end_what_was_done_in_another_block() -> None
 @pytest.mark.parametrize("drains", [True, False])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_a_producer_waits_for_what_other_blocks_release(steps: int, drains: bool) -> None:
-    """Their arrivals are relaxed, and tell nothing of their threads; but who waits for the phase has them all.
-
-    Of five steps in two stages the producer waits for three releases as it fills; those of later phases are left.
-    """
+    """Their arrivals are relaxed, and tell nothing of their threads; but who waits for the phase has them all."""
 
     @tw.kernel(cluster=2)
     def pass_on(out, x):

@@ -97,8 +97,6 @@ COVERED: dict[str, dict[str, str]] = {
         "test_attributes_are_read_anew[1]": "test_attributes_are_read_anew[0]",
     },
     "tests/unit/kernels/test_further.py": {
-        "test_nothing_spills[amax of rows-128x256x64, cooperative, 4 stages]":
-            "test_nothing_spills[all-128x256x64, cooperative, 4 stages]",
         "test_scales_that_are_computed_on_the_way[(1, 1, 1)]":
             "test_scales_of_a_result_of_one_column_and_of_one_that_is_contiguous_along_columns",
         "test_values[bfloat16-0.01-(1, 1, 1)]": "test_values[bfloat16-0.01-(1, 300, 8)]",
@@ -107,12 +105,8 @@ COVERED: dict[str, dict[str, str]] = {
     "tests/unit/kernels/test_gated.py": {
         "test_warpgroups_with_8_bit_floats_and_scales[transposed]":
             "test_warpgroups_with_8_bit_floats_and_scales[transposed, alternating]",
-        "test_nothing_spills[two more, 128x32x128, cooperative, 4 stages]":
-            "test_nothing_spills[two more, 64x32x64, ping-pong, 4 stages]",
         "test_further_results_and_dropout[interleaved]": "test_further_results_and_dropout[halves]",
         "test_vectors_and_empty_results[interleaved]": "test_vectors_and_empty_results[halves]",
-        "test_nothing_spills[bias, 64x112x64, ping-pong, 4 stages]":
-            "test_nothing_spills[alone, 128x256x64, cooperative, 4 stages]",
     },
     "tests/unit/kernels/test_gemv.py": {
         "test_batches_and_results_that_lie_anywhere[(3, 4, 50, 40)]":

@@ -159,7 +159,7 @@ def _fitted(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
 
     1576 x 768 has 132 tiles of 72 x 128 of D^T: with K = 768 5.4 us on an H200, and 6.5 in 104 of 128 x 96 (cuBLAS
     5.7). Where rows begin between lines, of which each tile reads more then, blocks of a cluster share their rows, too:
-    336 x 3064 x 3096 takes 16.1 us by clusters of four, 19.2 by two that share columns, 21.8 by single blocks (17.4).
+    336 x 3064 x 3096 takes 16.1 us by clusters of four, 19.8 by two that share columns, 21.8 by single blocks (17.4).
     """
     if problem.promotes or problem.blocks:
         return

@@ -328,7 +328,7 @@ def compiled() -> list[HopperConfiguration]:
         for c in Hopper().candidates(problem(m, n), H200):
             one = c.configuration
             if isinstance(one, HopperConfiguration) and c.rejection is None and one.splits == 1 and not one.streams:
-                key = replace(one, stages=4)
+                key = replace(one, stages=4, group=8)
                 found[key.tile, key.is_ping_pong, key.is_swapped, key.cluster_size > 1] = key
     return list(found.values())
 

@@ -267,7 +267,7 @@ def compiled() -> list[HopperConfiguration]:
     for m, n in ((4096, 4096), (5, 4096), (4096, 12)):
         for c in Hopper().candidates(problem(m, n, (Further(tw.float32, "sum", "M"),)), H200):
             if c.rejection is None and isinstance(c.configuration, HopperConfiguration):
-                key = replace(c.configuration, stages=4)
+                key = replace(c.configuration, stages=4, group=8)
                 found[key.tile, key.is_ping_pong, key.is_swapped, key.cluster_size > 1] = key
     return list(found.values())
 

@@ -366,7 +366,7 @@ def compiled() -> Iterator[object]:
         for m, n in ((4096, 4096), (5, 4096), (60, 4096), (4096, 12)):
             for c in Hopper().candidates(problem(m, n, **more), H200):
                 assert isinstance(c.configuration, HopperConfiguration) and c.rejection is None, c
-                kind = replace(c.configuration, stages=4, splits=min(c.configuration.splits, 2))
+                kind = replace(c.configuration, stages=4, splits=min(c.configuration.splits, 2), group=8)
                 if kind not in seen:
                     seen.add(kind)
                     yield pytest.param(name, kind, id=f"{name}, {kind}")

@@ -76,7 +76,7 @@ def compiled() -> Iterator[object]:
                     problem = problem_of(name, m, n, 8192, majors, adds=adds, aligned=aligned)
                     for c in legal(problem):
                         stages = min(c.configuration.stages, 4)
-                        kind = replace(c.configuration, splits=min(c.configuration.splits, 2), stages=stages)
+                        kind = replace(c.configuration, splits=min(c.configuration.splits, 2), stages=stages, group=8)
                         key = name, kind, majors, adds, aligned
                         if key not in seen:
                             seen.add(key)
@@ -180,7 +180,7 @@ def scaled() -> Iterator[object]:
     for name, blocks in BLOCKS.items():
         for m in (4093, 60):
             for c in legal(replace(problem_of("e4m3", m, 4095, 8192), blocks=blocks)):
-                kind = replace(c.configuration, splits=min(c.configuration.splits, 2), stages=3)
+                kind = replace(c.configuration, splits=min(c.configuration.splits, 2), stages=3, group=8)
                 if (name, kind) not in seen and not kind.streams:  # those without scales are among the others
                     seen.add((name, kind))
                     is_quick = name.endswith("and blocks") and kind.tile == (128, 128, 128) and kind.splits == 1
