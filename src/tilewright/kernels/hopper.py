@@ -101,8 +101,9 @@ _APART = 1.15  # of a step in a stretch of stream-K, as fitted: blocks are at di
 # Of the end of a tile whose rows threads store, as no TMA can: by two consumers, and by one in ping-pong. Fitted to 109
 # products of any residue on an H200, where the choice takes 1.025 of the best candidate's time, and 1.045 without.
 _BY_ROWS, _BY_ROWS_ALONE = 1.25, 1.5
-# Stores to another block, an arrival there, and a wait; more for each further block, and for a second consumer; and the
-# bytes of memory that a multiprocessor gets in a second: as fitted to 860 candidates for up to 128 rows on an H200.
+# Sums that go to another block, an arrival there, and a wait; more for each further block, and for a second consumer;
+# and the bytes of memory that a multiprocessor gets in a second: as fitted to 860 candidates for up to 128 rows on an
+# H200, when sums were stored. Bulk copies take less, and with none of other constants the choice of 50 was better.
 _GATHER_US, _PEER_US, _TWO_US, _MEMORY_OF_ONE = 1.0, 0.05, 0.6, 50e9
 
 

@@ -40,8 +40,8 @@ _EARLY_ROWS = 64  # of x at most, in tiles whose blocks begin early: they last s
 # What the prediction takes, in microseconds: a chunk's conversion for 128 columns by two consumers, with two items
 # under way and with one, and the sums of a group; the share of their time at the peak that products add to that, and
 # the share of the peak that they reach on all multiprocessors; the first stage, and what of it is over when blocks that
-# begin early may read; a tile's results; and sums of others, those that pairs send by bulk copies, and those that come
-# by stores, behind a fence. Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in
+# begin early may read; a tile's results; and sums of others, those that come to stages, and others, as they took by
+# stores behind a fence (they are bulk copies since, and not measured). Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in
 # groups of 128; bytes and other groups are estimates.
 _CONVERT_US, _CONVERT_ONE_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.03, 1.8
 _BESIDE, _POWER, _ROUNDED_POWER, _ISSUED = 0.63, 0.72, 0.80, 0.96
