@@ -1,11 +1,12 @@
 """The Hopper family: blocks that stay, TMA into a ring of stages, and warpgroups that multiply by wgmma; sm_90a only.
 
-Two consumers share a tile (cooperative), or each has its own and stores it while the other one multiplies (ping-pong).
-Clusters of two share the columns of their tiles. Where D has few rows its transpose is computed, so that the 64 rows of
-an instruction are columns of D. Where D has few tiles, several blocks share the K of each (`splits`), and where tiles
-do not fill the last wave, all blocks share the K of those that are left (`stream_k`).
+Consumers share a tile (cooperative), or each has its own and stores it while the other one multiplies (ping-pong).
+Blocks of a cluster share columns of their tiles, one above the other, or rows, side by side. Where D has few rows, or
+its tiles fill one wave better so, the transpose is computed: the 64 rows of an instruction are columns of D. Where D
+has few tiles, several blocks share the K of each (`splits`), and where tiles do not fill the last wave, all blocks
+share the K of those that are left (`stream_k`).
 
-The kernel is `_hopper_kernel`, and `hopper_plan` what it knows at compile time.
+The kernel is `_hopper_kernel`, `hopper_plan` what it knows at compile time, and `hopper_tiles` which tiles there are.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ _EARLY_ROWS = 64  # of x at most, in tiles whose blocks begin early: they last s
 # under way and with one, and the sums of a group; the share of their time at the peak that products add to that, and
 # the share of the peak that they reach on all multiprocessors; the first stage, and what of it is over when blocks that
 # begin early may read; a tile's results; and sums of others, those that come to stages, and others, as they took by
-# stores behind a fence (they are bulk copies since, and not measured). Fitted to measurements on an H200 of 1 to 4096 rows of 8192 x 8192 weights of 4 bits in
-# groups of 128; bytes and other groups are estimates.
+# stores behind a fence (they are bulk copies since, and not measured). Fitted to measurements on an H200 of 1 to 4096
+# rows of 8192 x 8192 weights of 4 bits in groups of 128; bytes and other groups are estimates.
 _CONVERT_US, _CONVERT_ONE_US, _GROUP_US, _BYTES_OF_BFLOAT16 = 0.23, 0.27, 0.03, 1.8
 _BESIDE, _POWER, _ROUNDED_POWER, _ISSUED = 0.63, 0.72, 0.80, 0.96
 _START_US, _EARLY_US, _TILE_US, _SENT_US, _SUMS_US = 3.5, 0.6, 1.5 / (128 * 128), 0.3, 0.9
