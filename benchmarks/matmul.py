@@ -34,6 +34,16 @@ OBLONG = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 28672, 8192))
 MAJORS = ("KK", "KM", "MK", "MM")  # of A and B
 WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (7168, 2048), (576, 7168))  # (N, K)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+# Of vision and language models (tokens, and columns and K of their layers), of convolutions of one pixel, of low rank.
+MODELS = (
+    *((m, n, k) for m in (197, 1576, 6304, 25216) for n, k in ((768, 768), (2304, 768), (3072, 768), (768, 3072))),
+    *((m, n, k) for m in (512, 2048, 8192) for n, k in ((1024, 1024), (4096, 1024), (1024, 4096))),
+    *((n, n, n) for n in (256, 512, 1000, 1024, 2048)),
+    *((4096, 4096, k) for k in (8, 16, 64, 128, 256, 512)),
+    *((2048, 2048, 512), (16384, 1024, 128), (65536, 128, 128), (8192, 4096, 16)),
+    *((50176, 256, 64), (50176, 64, 256), (12544, 512, 128), (12544, 128, 512), (12544, 512, 256), (2048, 8192, 64)),
+    *((3136, 1024, 256), (3136, 256, 1024), (3136, 512, 128), (784, 2048, 512), (784, 512, 2048)),
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,7 @@ GROUPS: dict[str, Callable[[], Iterator[Shape]]] = {
         for majors in MAJORS
     ),
     "drawn": lambda: (Shape(*extents) for extents in drawn()),
+    "models": lambda: (Shape(*extents) for extents in MODELS),
     "odd rows": lambda: (Shape(n, n, n, is_padded=False) for n in (1111, 2047, 4095)),
     "few rows": lambda: (Shape(m, n, k) for n, k in WEIGHTS for m in ROWS),
     "few rows, float16": lambda: (Shape(m, n, k, "float16") for n, k in WEIGHTS[:2] for m in ROWS),
