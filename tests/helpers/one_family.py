@@ -27,7 +27,7 @@ from tilewright.launch import Launcher
 class OneHopper(Hopper):
     """The Hopper family with one configuration for every problem, by at most so many blocks, in the simulator too."""
 
-    is_simulated = True
+    is_simulated, fits = True, False
 
     def __init__(self, configuration: HopperConfiguration, blocks: int) -> None:
         self.configuration, self.blocks = configuration, blocks

@@ -166,7 +166,7 @@ class RingFamily:
             is_too_large = c.is_ping_pong and c.tile[0] * c.tile[1] > most * WARPGROUP
             # Blocks of a cluster wait for each other's parts: 1521 us on two H200s, where single ones take 1393.
             is_other = c.consumers != CONSUMERS or c.streams or (c.is_ping_pong and c.tile[1] < self._narrowest)
-            is_other |= c.cluster > 1 or c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large
+            is_other |= c.cluster_size > 1 or c.splits > 1 or c.is_swapped or any(candidate.packed) or is_too_large
             if prediction is not None and not is_other:
                 slower = 1.0 if c.is_ping_pong == self._stores_boxes else _IN_TURNS if c.is_ping_pong else _TOGETHER
                 found[c] = slower * prediction.us + self._waits(problem, c)

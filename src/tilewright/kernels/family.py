@@ -164,6 +164,10 @@ class Family(ABC):
         Raises `NeedsConstant` where the epilogue's function needs the value of a number that it captures.
         """
 
+    def fitted(self, problem: Problem, machine: Machine) -> Sequence[Configuration]:
+        """Return configurations that are made for a problem on a GPU, beside those that its target has."""
+        return ()
+
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
         """Return every configuration for a problem: those that can run with a prediction, the others with a reason."""
         if (problem.parts is not None and not self.takes_parts) or (problem.further and not self.takes_further):
@@ -182,7 +186,7 @@ class Family(ABC):
         before = packing_us(bytes, machine, self.follows_packing)
         misplaced = needs.d.unmet(problem.d)
         found = []
-        for configuration in self.configurations(read, machine.arch):
+        for configuration in dict.fromkeys((*self.configurations(read, machine.arch), *self.fitted(read, machine))):
             if problem.further and configuration.splits > 1:  # no block has whole sums
                 continue
             resources = self.resources(read, configuration, machine.arch)

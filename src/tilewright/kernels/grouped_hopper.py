@@ -82,12 +82,12 @@ class GroupedHopper:
             return ()
         found = []
         family, alike = Hopper(), problem.alike()
-        for c in family.configurations(alike, machine.arch):
+        for c in (*family.configurations(alike, machine.arch), *family.fitted(alike, machine)):
             assert isinstance(c, HopperConfiguration), c
             c = replace(c, blocks=machine.multiprocessors)
             # Of 18 products on an H200 clusters of two were the fastest for none, and took up to 1.6 times as long: of
             # a group with an odd number of rows of tiles they compute one more.
-            is_ours = c.splits == c.cluster == 1 and c.threads == THREADS and not (c.is_swapped or c.streams)
+            is_ours = c.splits == c.cluster_size == 1 and c.threads == THREADS and not (c.is_swapped or c.streams)
             # Beside more accumulators the ends of groups are spilled.
             is_ours = is_ours and (not c.is_ping_pong or c.tile[0] * c.tile[1] <= 128 * 128)
             if is_ours and family.resources(alike, c, machine.arch).rejection is None:

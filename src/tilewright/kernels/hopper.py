@@ -35,7 +35,7 @@ from tilewright.kernels.hopper_plan import (
     plan_for,
     turns_results,
 )
-from tilewright.kernels.hopper_tiles import THREE, configurations_of, is_one_part, tiles_of
+from tilewright.kernels.hopper_tiles import THREE, configurations_of, fitted_to, is_one_part, tiles_of
 from tilewright.kernels.model import Machine, Prediction, lack_of_shared
 from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, workspace_bytes
@@ -115,7 +115,7 @@ class Hopper(Family):
     takes_further = True
     takes_pairs = True
     follows_packing = True
-    fits = True  # whether there are tiles of any width that fit one wave
+    fits = True  # tiles of any width to one wave
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
@@ -142,9 +142,12 @@ class Hopper(Family):
 
         None for other targets, for element types that wgmma does not multiply, and for K = 0, which no tensor map has.
         """
-        if arch.name != "sm_90a" or problem.compute not in _POWER or problem.k == 0:
-            return ()
-        return configurations_of(problem, arch, fits=self.fits)
+        return configurations_of(problem, arch) if _takes(problem, arch) else ()
+
+    def fitted(self, problem: Problem, machine: Machine) -> Sequence[Configuration]:
+        """Return tiles of any width that fit one wave of the GPU's multiprocessors."""
+        arch = machine.arch
+        return fitted_to(problem, arch, machine.multiprocessors) if self.fits and _takes(problem, arch) else ()
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
@@ -259,6 +262,10 @@ HOPPER = Hopper()
 def _kernel(further: int, cluster: int, begins_early: bool) -> Kernel:
     kernel = matmul_warpgroups.numbered(further).configure(min_blocks=1, dependent_launch=begins_early)
     return kernel.configure(cluster=cluster) if cluster > 1 else kernel
+
+
+def _takes(problem: Problem, arch: Arch) -> bool:
+    return arch.name == "sm_90a" and problem.compute in _POWER and problem.k > 0
 
 
 def _needs_of(operand: Operand) -> LayoutNeeds:

@@ -82,6 +82,7 @@ class HopperParts(Hopper):
 
     name = "hopper in parts"
     takes_parts = True
+    fits = False
     takes_further = False
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:

@@ -6,7 +6,7 @@ A table of tiles, narrow ones where D is narrow, and where one wave will do such
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import product
 
@@ -38,7 +38,7 @@ from tilewright.transactions import ROW
 # groups of 1, 8 and all, and groups of 8 take 1.025 (`matmul_fitted_h200.json`).
 _GROUP = {1: 8, 2: 8, 4: 16}
 _MOST_STAGES = 16
-_BLOCKS = 132  # that run at once
+_BLOCKS = HopperConfiguration.blocks  # that run at once on an H200
 _NARROW = 128  # rows or columns of D up to which a tile has them all
 _LEAST_ROWS = 8  # of an operand whose rows are contiguous: those that a swizzle goes over
 _LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
@@ -85,7 +85,7 @@ _HEIGHTS: Sequence[tuple[int, int, bool, int]] = (
     (192, 3, False, 200),
     (256, CONSUMERS, False, 160),
 )
-# Blocks of a cluster side by side, and how many run at once: an H200 has room for 30 clusters of four.
+# Blocks of a cluster side by side, and how many of 132 run at once: an H200 has room for 30 clusters of four.
 _SIDE_BY_SIDE = (1, _BLOCKS), (2, _BLOCKS), (4, 120)
 # Of sums that are promoted, 64 rows of each consumer are held twice, and consumers wait for their products.
 THREE = 192, 128  # of three consumers, which hold one set of sums of K each
@@ -106,17 +106,24 @@ _MOST_BESIDE = 128
 _NARROW_SHAPES = ((64, True), (128, False))  # rows of the instruction's side, ping-pong
 
 
-def configurations_of(problem: Problem, arch: Arch, *, fits: bool) -> list[HopperConfiguration]:
-    """Return the tiles of the table, narrow ones, those that fit one wave, and splits of K where tiles are few."""
-    whole, fitted = dict.fromkeys(_whole(problem, arch)), dict.fromkeys(_fitted(problem, arch) if fits else ())
+def configurations_of(problem: Problem, arch: Arch) -> list[HopperConfiguration]:
+    """Return the tiles of the table, narrow ones where D is narrow, and splits of K where tiles are few."""
+    deep = _legal(problem, _whole(problem, arch))  # a narrow tile may be one of the table
+    return [split for one in deep for split in (*_with_splits(problem, one, arch), *_streaming(problem, one))]
+
+
+def fitted_to(problem: Problem, arch: Arch, blocks: int) -> list[HopperConfiguration]:
+    """Return tiles of any width that fit one wave of so many blocks."""
+    return _legal(problem, _fitted(problem, arch, blocks))
+
+
+def _legal(problem: Problem, tiles: Iterable[HopperConfiguration]) -> list[HopperConfiguration]:
+    """Return the tiles that a problem may have, each once and with any depth."""
+    found = dict.fromkeys(tiles)
     if problem.quantises:  # a tile has whole blocks of columns
         width = BLOCK * (1 + problem.is_gated)
-        whole, fitted = (
-            dict.fromkeys(c for c in kind if c.tile[1] % width == 0 and not c.is_swapped) for kind in (whole, fitted)
-        )
-    deep = [two for one in whole for two in _depths(problem, one)]
-    found = [split for one in deep for split in (*_with_splits(problem, one, arch), *_streaming(problem, one))]
-    return list(dict.fromkeys((*found, *(two for one in fitted for two in _depths(problem, one)))))
+        found = dict.fromkeys(c for c in found if c.tile[1] % width == 0 and not c.is_swapped)
+    return [two for one in found for two in _depths(problem, one)]
 
 
 def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
@@ -154,7 +161,7 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
                 yield replace(found, beside=2)
 
 
-def _fitted(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
+def _fitted(problem: Problem, arch: Arch, at_once: int) -> Iterator[HopperConfiguration]:
     """Yield tiles, of D or of D^T, that are as narrow as they may be for each multiprocessor to have one at most.
 
     1576 x 768 has 132 tiles of 72 x 128 of D^T: with K = 768 5.4 us on an H200, and 6.5 in 104 of 128 x 96 (cuBLAS
@@ -174,7 +181,8 @@ def _fitted(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             least if operand.major == "K" else ROW // operand.dtype.bytes
             for operand, least in ((of_columns, unit), (of_rows, _LEAST_ROWS))
         )
-        for (height, consumers, is_ping_pong, most), (beside, blocks) in product(_HEIGHTS, _SIDE_BY_SIDE):
+        for (height, consumers, is_ping_pong, most), (beside, room) in product(_HEIGHTS, _SIDE_BY_SIDE):
+            blocks = at_once * room // _BLOCKS
             groups = 1 if is_ping_pong else consumers
             # Beside C two times 11 or 13 parts of 8 columns would be spilled.
             least = 2 * _LEAST_ROWS * (1 + problem.is_gated) * (not is_lone and height > ROWS * groups)

@@ -15,6 +15,7 @@ from tests.helpers.slow import examples
 import tilewright as tw
 from tilewright.arch import ARCHES, GPUS, Arch
 from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
+from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import Operand, types_of
@@ -89,6 +90,15 @@ def test_three_consumers_are_not_for_groups() -> None:
     for c in FAMILY.configurations(problem, H200):
         launcher, launched = FAMILY.launch(problem, c, H200.arch)
         assert launcher.block == 128 * (1 + launched.plan.consumers), c
+
+
+def test_blocks_of_groups_share_nothing() -> None:
+    """Those of `tw.matmul` do where rows begin between lines, above each other and side by side."""
+    for m, n, k in ((512, 768, 7160), (6256, 976, 5792)):
+        problem = problem_of("M", m, n, k)
+        problem = replace(problem, a=replace(problem.a, line=16), b=replace(problem.b, line=16))
+        assert any(c.configuration.beside > 1 for c in Hopper().candidates(problem.alike(), H200))
+        assert all(c.cluster_size == 1 for c in FAMILY.configurations(problem, H200))
 
 
 @examples(10, 100)

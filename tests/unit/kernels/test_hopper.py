@@ -23,7 +23,7 @@ from tilewright.kernels.family import Candidate, Resources
 from tilewright.kernels.further import Further
 from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_plan import ROWS, THREADS, HopperConfiguration, plan_for
-from tilewright.kernels.hopper_tiles import _fitted
+from tilewright.kernels.hopper_tiles import fitted_to
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import BLOCK, Blocks, Operand, Problem
 from tilewright.kernels.split_k import sums_problem
@@ -397,7 +397,7 @@ def chosen(m: int, n: int, k: int, dtype: tw.DType = tw.bfloat16) -> HopperConfi
 def test_tiles_are_as_narrow_as_one_wave_allows(extents: tuple[int, int]) -> None:
     """Of D and of D^T, where all are computed at once: were they narrower, there would be too many."""
     problem, sides = problem_of("bf16", *extents, 768), set()
-    for c in _fitted(problem, H200.arch):
+    for c in fitted_to(problem, H200.arch, 132):
         height, width, _ = c.own_tile
         rows, columns = extents[::-1] if c.is_swapped else extents
         unit = 8 if c.is_swapped else 16
@@ -407,14 +407,24 @@ def test_tiles_are_as_narrow_as_one_wave_allows(extents: tuple[int, int]) -> Non
         assert c.cluster == c.beside == 1
         sides.add(c.is_swapped)
     assert sides == {False, True}
-    assert not list(_fitted(problem_of("e4m3", *extents, 768), H200.arch))
+    assert not fitted_to(problem_of("e4m3", *extents, 768), H200.arch, 132)
+
+
+@pytest.mark.parametrize("count", [78, 114])
+def test_tiles_fit_one_wave_of_other_gpus(count: int) -> None:
+    """Those of 78 multiprocessors (H20) and of 114 (H100 on PCIe) are wider than those of 132."""
+    problem, machine = problem_of("bf16", 1576, 768, 768), replace(H200, gpu=replace(H200.gpu, multiprocessors=count))
+    found = [c.configuration for c in legal(problem, machine) if c.configuration.is_swapped]
+    tiles = [-(-768 // c.own_tile[0]) * -(-1576 // c.own_tile[1]) for c in found if c.own_tile[0] == 128]
+    assert max(n for n in tiles if n <= count) > 0.8 * count
+    assert {c.blocks for c in found} == {count}
 
 
 def test_blocks_share_rows_where_these_begin_between_lines() -> None:
     """By clusters of two and four, all at once; a block of a cluster brings whole rows of a swizzle."""
     problem = problem_of("bf16", 336, 3064, 3096, "MK")
     problem = replace(problem, a=replace(problem.a, line=16))
-    found = list(_fitted(problem, H200.arch))
+    found = fitted_to(problem, H200.arch, 132)
     assert {c.beside for c in found} == {1, 2, 4} and all(c.cluster == 1 for c in found)
     for c in found:
         height, width, _ = c.own_tile
@@ -432,7 +442,7 @@ def test_two_rows_of_instructions_beside_c_have_parts_of_16_columns(extents: tup
     for problem in (plain, replace(plain, c=tw.float32)):
         widths = {
             c.own_tile[1] % 16
-            for c in _fitted(problem, H200.arch)
+            for c in fitted_to(problem, H200.arch, 132)
             if c.own_tile[0] > ROWS * (1 if c.is_ping_pong else c.consumers)
         }
         assert widths <= ({0, 8} if problem is plain else {0}), widths
