@@ -47,7 +47,7 @@ class Case:
 
 PING_PONG, SWAPPED, CLUSTER = {"is_ping_pong": True}, {"is_swapped": True}, {"cluster": 2}
 IN_CLUSTER, STREAM, ALONE = {"adds_in_cluster": True}, {"streams": True}, {"warps": (4, 1)}
-THREE, BESIDE = {"warps": (12, 1)}, {"beside": 2}
+THREE, BESIDE = {"warps": (12, 1)}, {"cluster_n": 2}
 CASES = {
     "one tile, few steps": Case((128, 256, 64), (128, 256, 64), 1),
     "edges, more tiles than blocks": Case((200, 264, 200), (128, 128, 64), 2),
@@ -86,18 +86,18 @@ CASES = {
     "one consumer, swapped": Case((37, 136, 520), (40, 64, 64), 1, more={"splits": 3} | ALONE | SWAPPED | IN_CLUSTER),
     "one consumer, wide": Case((100, 72, 520), (104, 64, 128), 1, batch=(2,), more={"splits": 2} | ALONE | SWAPPED | IN_CLUSTER),
     "one consumer, M contiguous": Case((24, 72, 520), (32, 64, 64), 1, majors="MK", more={"splits": 2} | ALONE | SWAPPED | IN_CLUSTER),
-    "turned": Case((150, 264, 136), (72, 128, 64), 2, more=SWAPPED),
-    "turned, ping-pong": Case((200, 264, 136), (104, 128, 64), 2, more=SWAPPED | PING_PONG),
-    "turned, three consumers, f16": Case((150, 200, 136), (144, 192, 64), 1, ("f16", "f16"), more=SWAPPED | THREE),
-    "turned, cluster": Case((150, 512, 136), (80, 128, 64), 4, more=SWAPPED | CLUSTER),
-    "turned, one consumer, a batch": Case((100, 72, 136), (104, 64, 64), 1, batch=(3,), more=SWAPPED | ALONE),
-    "turned, N contiguous": Case((150, 264, 136), (144, 256, 64), 1, majors="KM", more=SWAPPED),
-    "turned, splits in a cluster": Case((70, 136, 520), (72, 128, 64), 1, more={"splits": 3} | SWAPPED | IN_CLUSTER),
-    "turned, e4m3": Case((100, 144, 272), (104, 128, 128), 1, ("e4m3", "e4m3"), out=BF16, more=SWAPPED),
+    "transposed": Case((150, 264, 136), (72, 128, 64), 2, more=SWAPPED),
+    "transposed, ping-pong": Case((200, 264, 136), (104, 128, 64), 2, more=SWAPPED | PING_PONG),
+    "transposed, three consumers, f16": Case((150, 200, 136), (144, 192, 64), 1, ("f16", "f16"), more=SWAPPED | THREE),
+    "transposed, cluster": Case((150, 512, 136), (80, 128, 64), 4, more=SWAPPED | CLUSTER),
+    "transposed, one consumer, a batch": Case((100, 72, 136), (104, 64, 64), 1, batch=(3,), more=SWAPPED | ALONE),
+    "transposed, N contiguous": Case((150, 264, 136), (144, 256, 64), 1, majors="KM", more=SWAPPED),
+    "transposed, splits in a cluster": Case((70, 136, 520), (72, 128, 64), 1, more={"splits": 3} | SWAPPED | IN_CLUSTER),
+    "transposed, e4m3": Case((100, 144, 272), (104, 128, 128), 1, ("e4m3", "e4m3"), out=BF16, more=SWAPPED),
     "side by side": Case((150, 264, 136), (128, 80, 64), 2, more=BESIDE),
     "side by side, M contiguous, more tiles than blocks": Case((300, 264, 136), (128, 64, 64), 2, majors="MK", more=BESIDE),
     "2 x 2, one consumer, D^T": Case((300, 264, 136), (64, 64, 64), 4, more=SWAPPED | ALONE | CLUSTER | BESIDE),
-    "four side by side, ping-pong, D^T": Case((200, 520, 136), (72, 128, 64), 4, more=SWAPPED | PING_PONG | {"beside": 4}),
+    "four side by side, ping-pong, D^T": Case((200, 520, 136), (72, 128, 64), 4, more=SWAPPED | PING_PONG | {"cluster_n": 4}),
     "swapped, wide, float32": Case((150, 264, 136), (144, 256, 64), 1, out=np.float32, more=SWAPPED),
     "swapped, wide, odd rows": Case((150, 203, 72), (72, 128, 64), 2, more=SWAPPED),
     "one consumer, 160 columns": Case((130, 152, 136), (64, 160, 64), 2, more=ALONE),
@@ -176,7 +176,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, **option
 
 QUICK = (
     "edges, more tiles than blocks", "a batch", "M and N contiguous", "ping-pong", "cluster", "swapped", "splits, swapped, a batch",
-    "turned", "side by side", "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
+    "transposed", "side by side", "splits in a cluster, a part each", "splits in a cluster, two of three finish", "tf32", "e4m3 x e5m2", "s8 x u8",
     "stream-K, N contiguous, a batch",
 )  # fmt: skip
 
@@ -203,7 +203,7 @@ WITH_OPERANDS = {
     "cooperative": Case((140, 136, 72), (128, 64, 64), 2),
     "ping-pong": Case((72, 136, 72), (64, 64, 64), 1, more=PING_PONG),
     "swapped": Case((5, 136, 72), (8, 128, 64), 1, more=SWAPPED),
-    "turned": Case((75, 136, 72), (80, 128, 64), 1, more=SWAPPED),
+    "transposed": Case((75, 136, 72), (80, 128, 64), 1, more=SWAPPED),
     "splits": Case((70, 72, 264), (128, 64, 64), 2, more={"splits": 2}),
     "splits in a cluster": Case((70, 72, 264), (128, 64, 64), 1, more={"splits": 2} | IN_CLUSTER),
     "stream-K": Case((260, 71, 1032), (128, 64, 64), 4, more=STREAM),

@@ -115,7 +115,7 @@ class Works:
         self.k_tiles = k_tiles
         m, n = plan.results
         self.m_tiles = tw.ceil_div(extents[0], plan.cluster * m)
-        self.n_tiles = tw.ceil_div(extents[1], plan.beside * n)
+        self.n_tiles = tw.ceil_div(extents[1], plan.cluster_n * n)
         self.batches = extents[2]
         self.block, self.blocks = block, blocks
 
@@ -167,9 +167,9 @@ def works_of(plan, D, A):
 
 def corner_of(plan, row, column, rank):
     """Return the row and the column of a block's tile, from those of its cluster."""
-    if plan.beside == 1:
+    if plan.cluster_n == 1:
         return plan.cluster * row + rank, column
-    return plan.cluster * row + rank % plan.cluster, plan.beside * column + rank // plan.cluster
+    return plan.cluster * row + rank % plan.cluster, plan.cluster_n * column + rank // plan.cluster
 
 
 class Piece(NamedTuple):
@@ -273,7 +273,7 @@ def load(tile, smem, full, k_tile, kept):
 
 def bring_rows(plan, matrix, smem, place, full, rank):
     """Begin to copy a tile of rows to a stage; in a cluster a part of it, to all blocks that share them."""
-    (m, _, k), every = plan.tile, plan.beside
+    (m, _, k), every = plan.tile, plan.cluster_n
     if plan.alternates:
         load(alternating_tile(plan, matrix, (m, k), place), smem, full, place[1], plan.kept[0])
     else:
@@ -285,7 +285,7 @@ def bring_columns(plan, matrix, smem, place, full, rank):
     """Begin to copy a tile of columns to a stage; in a cluster a part of it, to all blocks that share them."""
     (_, n, k), every = plan.tile, plan.cluster
     mask = (1 << every) - 1
-    if plan.beside > 1:
+    if plan.cluster_n > 1:
         rank, mask = rank % every, mask << rank // every * every
     bring(plan, matrix, smem, (n, k), place, full, (every, rank, mask), plan.kept[1])
 

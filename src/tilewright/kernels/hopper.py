@@ -33,7 +33,7 @@ from tilewright.kernels.hopper_plan import (
     HopperConfiguration,
     owners_of,
     plan_for,
-    turns_results,
+    transposes_results,
 )
 from tilewright.kernels.hopper_tiles import THREE, configurations_of, fitted_to, is_one_part, tiles_of
 from tilewright.kernels.model import Machine, Prediction, lack_of_shared
@@ -172,7 +172,8 @@ class Hopper(Family):
         c = configuration
         m, n, k = c.own_tile
         rows, columns = (problem.columns, problem.m) if c.is_swapped else (problem.m, problem.columns)
-        high, wide = (-(-extent // (x * of)) * of for extent, x, of in ((rows, m, c.cluster), (columns, n, c.beside)))
+        sides = (rows, m, c.cluster), (columns, n, c.cluster_n)
+        high, wide = (-(-extent // (side * count)) * count for extent, side, count in sides)
         tiles = high * wide * problem.batch * c.splits
         waves = -(-tiles // machine.multiprocessors)
         steps = math.ceil(math.ceil(problem.k / k) / c.splits)
@@ -180,7 +181,7 @@ class Hopper(Family):
         step = self.step_us(problem, c, busy, machine)
         owners = owners_of(problem, c)
         finish = m * n * _TILE_US / owners
-        if c.is_swapped and problem.d.dtype.bytes < 4 and not turns_results(problem, c):
+        if c.is_swapped and problem.d.dtype.bytes < 4 and not transposes_results(problem, c):
             # rows leave from registers, an element at a time
             finish *= _FROM_REGISTERS if problem.is_whole_vectors else _BETWEEN_VECTORS
         if c.splits > 1 and not c.adds_in_cluster:  # sums leave as they are
@@ -207,7 +208,7 @@ class Hopper(Family):
             compute = _START_US + waves * max(steps * step, finish) + (waves - 1) * turn + finish
         else:
             compute = _START_US + waves * (steps * step + finish)
-        sharers = c.cluster * c.beside
+        sharers = c.cluster * c.cluster_n
         compute += _CLUSTER_US * (sharers > 1) + _CLUSTER_STEP_US * steps * math.log2(sharers)
         memory = max(_memory_us(problem, c, machine.gpu), problem.bytes / (busy * _MEMORY_OF_ONE) * 1e6)
         if c.adds_in_cluster:
@@ -232,7 +233,7 @@ class Hopper(Family):
             numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
         m, n = plan.results
         rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
-        tiles = clusters = -(-rows // (m * c.cluster)) * -(-columns // (n * c.beside)) * problem.batch * plan.splits
+        tiles = clusters = -(-rows // (m * c.cluster)) * -(-columns // (n * c.cluster_n)) * problem.batch * plan.splits
         if plan.streams and tiles % (c.blocks // c.cluster) == 0:  # of a part of the batch
             plan = replace(plan, streams=False)
         if plan.streams:
@@ -326,7 +327,7 @@ def step_us(
     a, b = (problem.b, problem.a) if c.is_swapped else (problem.a, problem.b)
     row = tiles * k * problem.a.dtype.bytes
     of_a, of_b, rate = m * row * _lines(a), n * row * _lines(b), _l2_bytes_per_us(machine, busy)
-    filled = (of_a / c.beside + of_b / c.cluster) / rate
+    filled = (of_a / c.cluster_n + of_b / c.cluster) / rate
     filled += _beyond(problem, c) * row * busy / (_ZEROS_PER_CLOCK * machine.gpu.clock / 1e6)
     scaled = _LEAST_SCALED_US * (n / 64 if c.is_swapped else 1) if problem.blocks else 0.0
     is_long = 2 * problem.m * problem.columns * problem.k * problem.batch > _LONG

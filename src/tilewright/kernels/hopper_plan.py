@@ -45,8 +45,8 @@ _NAMES = {
 }  # fmt: skip
 _MOST_OVERLAPPED = 200  # registers of a thread for accumulators, and for sums and scales of two tiles of K
 _PART_BYTES = 256  # of a row of results that pass through shared memory at once
-# Columns of a tile of D^T beyond which results are turned: 8 take 1.6 % longer so on an H200, 64 as long.
-_TURNED = 64
+# Columns of a tile of D^T beyond which results are transposed: 8 take 1.6 % longer so on an H200, 64 as long.
+_TRANSPOSED = 64
 _PART_COLUMNS = 64  # of results that need operands beside them in registers, or are stored from there
 
 # Plans that are compared have these parts in common.
@@ -60,8 +60,8 @@ class HopperConfiguration(Configuration):
     """How the Hopper kernel is cut up.
 
     `warps` are those that multiply. Of a tile in ping-pong all rows are one warpgroup's. `cluster` blocks of a cluster,
-    one above the other, share their columns, and `beside` blocks side by side their rows. `splits` blocks share the K
-    of a tile: they are a cluster, whose blocks add up the sums of a part each (`adds_in_cluster`), or write them to a
+    one above the other, share their columns, and `cluster_n` blocks side by side their rows. `splits` blocks share the
+    K of a tile: they are a cluster, whose blocks add up the sums of a part each (`adds_in_cluster`), or write them to a
     workspace. With `is_swapped` the instruction's rows are columns of D: its 64 rows would stand empty where D has few.
     At most so many `blocks` are launched, one for each multiprocessor. One that `follows` is launched behind a packing
     of its operands.
@@ -72,7 +72,7 @@ class HopperConfiguration(Configuration):
     adds_in_cluster: bool = False
     is_swapped: bool = False
     blocks: int = 132
-    beside: int = 1
+    cluster_n: int = 1
     follows: bool = field(default=False, repr=False)  # the name of a find does without it
     streams: ClassVar[bool] = False
 
@@ -88,7 +88,7 @@ class HopperConfiguration(Configuration):
     @property
     def cluster_size(self) -> int:
         """The blocks that are launched together."""
-        return self.splits if self.adds_in_cluster else self.cluster * self.beside
+        return self.splits if self.adds_in_cluster else self.cluster * self.cluster_n
 
     @property
     def own_tile(self) -> tuple[int, int, int]:
@@ -100,8 +100,8 @@ class HopperConfiguration(Configuration):
         m, n, k = self.tile
         words = [f"{m}x{n}x{k}", "ping-pong" if self.is_ping_pong else "cooperative", f"{self.stages} stages"]
         splits = f"{self.splits} splits{' in a cluster' if self.adds_in_cluster else ''}"
-        cluster = f"clusters of {self.cluster}{f' x {self.beside}' if self.beside > 1 else ''}"
-        words += [cluster] * (self.cluster * self.beside > 1) + [splits] * (self.splits > 1)
+        cluster = f"clusters of {self.cluster}{f' x {self.cluster_n}' if self.cluster_n > 1 else ''}"
+        words += [cluster] * (self.cluster * self.cluster_n > 1) + [splits] * (self.splits > 1)
         return ", ".join(words + ["D^T"] * self.is_swapped + ["stream-K"] * self.streams)
 
 
@@ -152,13 +152,13 @@ class HopperPlan:
     kept: tuple[int | None, int | None] = (None, None)
     follows: bool = False
     streams: bool = False  # blocks share the K of the tiles behind whole waves
-    beside: int = 1  # blocks of a cluster that share their rows; `cluster` of them share their columns
+    cluster_n: int = 1  # blocks of a cluster that share their rows; `cluster` of them share their columns
     lends: ClassVar[bool] = False  # stages to sums that come from other blocks
 
     @property
     def sharers(self) -> int:
         """The blocks of a cluster that bring each other tiles."""
-        return self.cluster * self.beside
+        return self.cluster * self.cluster_n
 
     @property
     def results(self) -> tuple[int, int]:
@@ -302,18 +302,18 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
     atom = instruction_for(a.dtype, b.dtype, n, (a.major, b.major), problem.compute)
     d = problem.accumulator if splits > 1 else problem.d.dtype
     beside = max(bool(problem.operands or problem.places), len(problem.further)) if splits == 1 else 0
-    turns = turns_results(problem, configuration)
-    boxes = turns or (not swapped and (splits > 1 or problem.is_whole_vectors))
+    transposes = transposes_results(problem, configuration)
+    boxes = transposes or (not swapped and (splits > 1 or problem.is_whole_vectors))
     owners = owners_of(problem, configuration)
     share = width // owners
-    columns = _part_columns(share, d.bytes, turns or (not swapped and d.bytes in (2, 4)), beside, turns)
-    boxes = boxes and d.bytes in (2, 4) and (turns or columns * d.bytes % 32 == 0)
+    columns = _part_columns(share, d.bytes, transposes or (not swapped and d.bytes in (2, 4)), beside, transposes)
+    boxes = boxes and d.bytes in (2, 4) and (transposes or columns * d.bytes % 32 == 0)
     rows = None if boxes or swapped else _rows(problem.d, columns)
     part = _tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
     if alternates:  # of 16 rows that a warp has, 8 are results: those of this instruction's fragments
         part = _tiled_mma(atoms.SM80_8x8x4_F64F64F64F64_TN, (4, 1, 1), (ROWS // 2, columns, 4))
     stages = boxes or rows is not None
-    if turns:
+    if transposes:
         rows_of, write = atoms.GMMA_MN_SW128(d), atoms.SM90_U16x4_STSM_T if columns % 16 else atoms.SM90_U16x8_STSM_T
     else:
         rows_of = _k_major(d, columns) if stages else Layout((8, columns), (columns, 1))
@@ -331,7 +331,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         problem.batch != 1,
         boxes,
         Grouped(configuration.group),
-        _operand_layout(a, (m, k), configuration.stages, 1 if alternates else configuration.beside * m // height),
+        _operand_layout(a, (m, k), configuration.stages, 1 if alternates else configuration.cluster_n * m // height),
         _operand_layout(b, (n, k), configuration.stages, configuration.cluster * n // width),
         1,
         groups > 1,
@@ -345,7 +345,7 @@ def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> H
         _boxed(problem, configuration, scale_reads(problem, mma, (m, n), swapped)),
         owners,
         streams=configuration.streams,
-        beside=configuration.beside,
+        cluster_n=configuration.cluster_n,
     )
     twice = replace(made, smem_d=_tiled_layout(rows_of, (ROWS, columns, 2 * groups)))
     several = height * share > ROWS * columns * groups
@@ -362,14 +362,14 @@ def results_of(tile: tuple[int, int, int], is_gated: bool, is_swapped: bool) -> 
     return (m // halves, n) if is_swapped else (m, n // halves)
 
 
-def turns_results(problem: Problem, configuration: HopperConfiguration) -> bool:
-    """Return whether results of D^T, of 16 bits, are turned on their way through shared memory, to leave by TMA.
+def transposes_results(problem: Problem, configuration: HopperConfiguration) -> bool:
+    """Return whether results of D^T, of 16 bits, are transposed on their way through shared memory, to leave by TMA.
 
-    Those of 32 bits leave registers by whole sectors: 1576 x 768 x 768 takes 5.3 us so, and 5.6 turned.
+    Those of 32 bits leave registers by whole sectors: 1576 x 768 x 768 takes 5.3 us so, and 5.6 transposed.
     """
     c = configuration
     is_whole = problem.is_whole_vectors and problem.d.dtype.bytes == 2 and (c.splits == 1 or c.adds_in_cluster)
-    return c.is_swapped and c.own_tile[1] > _TURNED and is_whole and not problem.is_gated
+    return c.is_swapped and c.own_tile[1] > _TRANSPOSED and is_whole and not problem.is_gated
 
 
 def owners_of(problem: Problem, configuration: HopperConfiguration) -> int:
@@ -431,17 +431,17 @@ def instruction_for(a: DType, b: DType, n: int, majors: tuple[str, str], compute
     return made
 
 
-def _part_columns(n: int, bytes: int, boxes: bool, beside: int, turns: bool) -> int:
+def _part_columns(n: int, bytes: int, boxes: bool, beside: int, transposes: bool) -> int:
     """Return how many columns of a tile are finished at a time: whole swizzled rows where results pass by TMA.
 
-    Where they are turned, columns are rows of what passes, and any number will do.
+    Where they are transposed, columns are rows of what passes, and any number will do.
 
     So many operands or further results as `beside` are in registers too; all operands count for one.
     """
     most = _PART_BYTES // bytes if boxes and not beside else _PART_COLUMNS
     most = max(most >> max(beside.bit_length() - 1, 0), 8)
-    sizes = [c for c in range(8, min(most, n) + 1, 8) if n % c == 0 and (c <= 32 or c % 16 == 0 or turns)]
-    whole = [c for c in sizes if c * bytes % ROW == 0] if boxes and not turns else []
+    sizes = [c for c in range(8, min(most, n) + 1, 8) if n % c == 0 and (c <= 32 or c % 16 == 0 or transposes)]
+    whole = [c for c in sizes if c * bytes % ROW == 0] if boxes and not transposes else []
     return max(whole or sizes)
 
 

@@ -24,7 +24,7 @@ from tilewright.kernels.hopper_plan import (
     owners_of,
     results_of,
     takes_boxes,
-    turns_results,
+    transposes_results,
 )
 from tilewright.kernels.problem import BLOCK, Operand, Problem
 from tilewright.transactions import ROW
@@ -158,14 +158,14 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             found = _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False, consumers=consumers)
             yield found
             if (tile, is_ping_pong, cluster) == _SHARED and not (_are_lines(problem) or problem.is_gated):
-                yield replace(found, beside=2)
+                yield replace(found, cluster_n=2)
 
 
 def _fitted(problem: Problem, arch: Arch, at_once: int) -> Iterator[HopperConfiguration]:
     """Yield tiles, of D or of D^T, that are as narrow as they may be for each multiprocessor to have one at most.
 
-    1576 x 768 has 132 tiles of 72 x 128 of D^T: with K = 768 5.4 us on an H200, and 6.5 in 104 of 128 x 96 (cuBLAS
-    5.7). Where rows begin between lines, of which each tile reads more then, blocks of a cluster share their rows, too:
+    1576 x 768 has 132 tiles of 72 x 128 of D^T: with K = 3072 11.8 us on an H200, and 14.9 in 104 of 128 x 96 (cuBLAS
+    12.4). Where rows begin between lines, of which each tile reads more then, blocks of a cluster share rows, too:
     336 x 3064 x 3096 takes 16.1 us by clusters of four, 19.8 by two that share columns, 21.8 by single blocks (17.4).
     """
     if problem.promotes or problem.blocks:
@@ -174,26 +174,26 @@ def _fitted(problem: Problem, arch: Arch, at_once: int) -> Iterator[HopperConfig
     for is_swapped in (False, True)[: 1 + (not problem.is_gated)]:
         sides = (problem.columns, problem.b), (problem.m, problem.a)
         (rows, of_rows), (columns, of_columns) = sides if is_swapped else sides[::-1]
-        # Rows of D leave by 32 bytes at least; columns, which are turned on their way, by any number.
+        # Rows of D leave by 32 bytes at least; columns, which are transposed on their way, by any number.
         unit = _LEAST_ROWS if is_swapped else max(32 // problem.d.dtype.bytes, _LEAST_ROWS) * (1 + problem.is_gated)
         unit = max(unit, 2 * _LEAST_ROWS * (of_columns.dtype in (t.int8, t.uint8)))
         unit, share = (
             least if operand.major == "K" else ROW // operand.dtype.bytes
             for operand, least in ((of_columns, unit), (of_rows, _LEAST_ROWS))
         )
-        for (height, consumers, is_ping_pong, most), (beside, room) in product(_HEIGHTS, _SIDE_BY_SIDE):
+        for (height, consumers, is_ping_pong, most), (cluster_n, room) in product(_HEIGHTS, _SIDE_BY_SIDE):
             blocks = at_once * room // _BLOCKS
             groups = 1 if is_ping_pong else consumers
             # Beside C two times 11 or 13 parts of 8 columns would be spilled.
             least = 2 * _LEAST_ROWS * (1 + problem.is_gated) * (not is_lone and height > ROWS * groups)
-            across, step = blocks // (-(-rows // height) * problem.batch * beside) * beside, max(unit, least)
+            across, step = blocks // (-(-rows // height) * problem.batch * cluster_n) * cluster_n, max(unit, least)
             width = -(-columns // (max(across, 1) * step)) * step
             is_light = is_lone or (groups < 3 and height * width // (groups * WARPGROUP) <= _MOST_BESIDE)
-            may_share = beside == 1 or not (_are_lines(problem) or problem.is_gated or height % (beside * share))
+            may_share = cluster_n == 1 or not (_are_lines(problem) or problem.is_gated or height % (cluster_n * share))
             if across and width <= most and is_light and may_share:
                 tile = (width, height) if is_swapped else (height, width)
                 found = _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped, consumers=consumers)
-                yield replace(found, beside=beside)
+                yield replace(found, cluster_n=cluster_n)
 
 
 def _are_lines(problem: Problem) -> bool:
@@ -271,8 +271,8 @@ def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
     width = results_of(c.tile, problem.is_gated, False)[1] // owners_of(problem, c)
     results = 64 * max(min(256, width * d), width * d % 256) * groups
     if c.is_swapped:
-        turned = min(256, c.tile[0] // owners_of(problem, c) * d)
-        results = 64 * turned * groups if turns_results(problem, c) else 0
+        staged = min(256, c.tile[0] // owners_of(problem, c) * d)
+        results = 64 * staged * groups if transposes_results(problem, c) else 0
     return arch.shared_bytes_optin - SPARE_BYTES - results
 
 

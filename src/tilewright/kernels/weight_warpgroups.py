@@ -91,7 +91,7 @@ class WarpgroupPlan(WeightPlan):
         return super().__hash__()
 
     # What the Hopper kernel's parts ask of its plans.
-    cluster = beside = sharers = 1
+    cluster = cluster_n = sharers = 1
     splits = 1
     consumers = CONSUMERS
     is_ping_pong = takes_turns = alternates = streams = False

@@ -97,7 +97,7 @@ def test_blocks_of_groups_share_nothing() -> None:
     for m, n, k in ((512, 768, 7160), (6256, 976, 5792)):
         problem = problem_of("M", m, n, k)
         problem = replace(problem, a=replace(problem.a, line=16), b=replace(problem.b, line=16))
-        assert any(c.configuration.beside > 1 for c in Hopper().candidates(problem.alike(), H200))
+        assert any(c.configuration.cluster_n > 1 for c in Hopper().candidates(problem.alike(), H200))
         assert all(c.cluster_size == 1 for c in FAMILY.configurations(problem, H200))
 
 

@@ -56,20 +56,14 @@ def legal(problem: Problem, machine: Machine = H200) -> list[Candidate]:
 # --- what is compiled ----------------------------------------------------------------------------------------
 
 
+EXTENTS = (4093, 4095), (5, 4095), (40, 4095), (4093, 12), (130, 250), (3001, 3000), (2112, 2304), (1576, 768)
+
+
 def compiled() -> Iterator[object]:
     """Yield each configuration with each element type, with and without what is added; most of them are slow."""
     seen = set()
     for name in TYPES:
-        for m, n in (
-            (4093, 4095),
-            (5, 4095),
-            (40, 4095),
-            (4093, 12),
-            (130, 250),
-            (3001, 3000),
-            (2112, 2304),
-            (1576, 768),
-        ):
+        for m, n in EXTENTS:
             for majors in ("KK", "MM") if TYPES[name][0].bits == 16 else ("KK",):
                 is_main = (name, majors) == ("bf16", "KK")  # of the others, what takes most registers
                 for adds, aligned in ((False, True), (True, True), (True, False)) if is_main else ((True, True),):
@@ -404,7 +398,7 @@ def test_tiles_are_as_narrow_as_one_wave_allows(extents: tuple[int, int]) -> Non
         high, wide = -(-rows // height), -(-columns // width)
         assert high * wide <= 132 and width % unit == 0
         assert width == unit or high * -(-columns // (width - unit)) > 132
-        assert c.cluster == c.beside == 1
+        assert c.cluster == c.cluster_n == 1
         sides.add(c.is_swapped)
     assert sides == {False, True}
     assert not fitted_to(problem_of("e4m3", *extents, 768), H200.arch, 132)
@@ -416,7 +410,7 @@ def test_tiles_fit_one_wave_of_other_gpus(count: int) -> None:
     problem, machine = problem_of("bf16", 1576, 768, 768), replace(H200, gpu=replace(H200.gpu, multiprocessors=count))
     found = [c.configuration for c in legal(problem, machine) if c.configuration.is_swapped]
     tiles = [-(-768 // c.own_tile[0]) * -(-1576 // c.own_tile[1]) for c in found if c.own_tile[0] == 128]
-    assert max(n for n in tiles if n <= count) > 0.8 * count
+    assert 0.8 * count < max(tiles) <= count
     assert {c.blocks for c in found} == {count}
 
 
@@ -425,13 +419,13 @@ def test_blocks_share_rows_where_these_begin_between_lines() -> None:
     problem = problem_of("bf16", 336, 3064, 3096, "MK")
     problem = replace(problem, a=replace(problem.a, line=16))
     found = fitted_to(problem, H200.arch, 132)
-    assert {c.beside for c in found} == {1, 2, 4} and all(c.cluster == 1 for c in found)
+    assert {c.cluster_n for c in found} == {1, 2, 4} and all(c.cluster == 1 for c in found)
     for c in found:
         height, width, _ = c.own_tile
         rows, columns = (3064, 336) if c.is_swapped else (336, 3064)
-        blocks = -(-rows // height) * -(-columns // (width * c.beside)) * c.beside
-        assert blocks <= (120 if c.beside == 4 else 132), c
-        assert c.is_swapped or height % (64 * c.beside) == 0, "A is contiguous along M"
+        blocks = -(-rows // height) * -(-columns // (width * c.cluster_n)) * c.cluster_n
+        assert blocks <= (120 if c.cluster_n == 4 else 132), c
+        assert c.is_swapped or height % (64 * c.cluster_n) == 0, "A is contiguous along M"
         assert Hopper().resources(problem, c, H200.arch).rejection is None or c.own_tile[0] == 256, c
 
 
