@@ -63,7 +63,7 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
                         bring_columns(plan, B, sB[:, :, stage], (wide, k_tile, batch), full, rank)
                         bring_scales(plan, scales, boxes, (row, column, batch, k_tile), stage, full)
             if plan.sharers > 1:
-                state.drain()  # the other block still arrives here
+                state.drain()  # other blocks still arrive here
         if plan.peers > 1:
             tw.cluster_wait()  # the others have begun
             if tw.thread_idx.x == 32:

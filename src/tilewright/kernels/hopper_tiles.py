@@ -154,7 +154,7 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
         # 160 columns of B that are contiguous, or their half for a block of a pair, come by rows of 64 and 32 bytes,
         # which took 1.3 to 1.4 of the time of whole rows.
         if problem.b.major == "K" or tile[1] // (cluster * halves) * problem.b.dtype.bytes % ROW == 0:
-            consumers = 3 if tile is THREE else CONSUMERS
+            consumers = 3 if tile == THREE else CONSUMERS
             found = _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False, consumers=consumers)
             yield found
             if (tile, is_ping_pong, cluster) == _SHARED and not (_are_lines(problem) or problem.is_gated):
