@@ -27,6 +27,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", type=int, default=24, help="of each family: problems of one share kernels")
     parser.add_argument("--small", action="store_true", help="small problems, as the simulator has them")
+    parser.add_argument("--repeats", type=int, default=0, help="more runs of each problem, which have the same bits")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after so many")
     parser.add_argument("--patience", type=float, default=300, help="seconds that a problem may take")
@@ -42,7 +43,9 @@ def main() -> int:
     """Run what is asked for; return 1 where something failed."""
     options = arguments().parse_args()
     numbers = options.only if options.only is not None else list(range(options.problems))
-    how = Draw("ahead" if options.ahead else options.backend, options.seed, options.kinds, options.small)
+    how = Draw(
+        "ahead" if options.ahead else options.backend, options.seed, options.kinds, options.small, options.repeats
+    )
     if options.sanitize:
         return sanitize(options.family, numbers, how, options.sanitize, options.json, options.seconds)
     workers = min(options.workers, max(len(options.family) * min(options.kinds, len(numbers)), 1))

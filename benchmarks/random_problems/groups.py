@@ -76,6 +76,8 @@ class GroupedCase:
         else:
             self._draw_ragged(limits, random)
 
+    reads_results = False
+
     @property
     def configuration(self) -> str:
         return self._chosen.text

@@ -254,9 +254,10 @@ def _no_weights(kind: Kind, k: int, n: int, memory: Memory, held: dict[str, Held
 def _sprinkle(product: Product, memory: Memory, random: Random) -> None:
     """Put a few numbers that are not finite, zeros with a sign and subnormal ones into A, B and what is added."""
     places = [name for name in ("a", "b", "c", "bias") if name in product.held]
+    kinds = (*_SPECIAL[:-1], 2.0**-133) if product.kind.precision == "tf32" else _SPECIAL  # which 11 bits hold
     for _ in range(int(random.integers(1, 5))):
         held = product.held[places[int(random.integers(len(places)))]]
-        value = np.array(_SPECIAL[int(random.integers(len(_SPECIAL)))]).astype(held.dtype.numpy)
+        value = np.array(kinds[int(random.integers(len(kinds)))]).astype(held.dtype.numpy)
         place = tuple(int(random.integers(extent)) for extent in held.bits.shape if extent)
         if len(place) == len(held.bits.shape):
             held.bits[place] = int(value.view(f"i{held.dtype.bytes}"))

@@ -43,6 +43,10 @@ class ProductCase:
         self.outs: list[Held] = [] if product.out is None else [product.out]
         self._added: Any = None
 
+    @property
+    def reads_results(self) -> bool:
+        return self.product.kind.c is not None and self.product.kind.c[1] == "out"
+
     def choose(self) -> None:
         self.candidate = candidate_of(self.product, self.turn)
         self.configuration = winners.text_of(self.candidate)

@@ -26,12 +26,16 @@ _MULTIPROCESSORS = 3  # in the simulator, so that small problems have more tiles
 
 @dataclass(frozen=True)
 class Draw:
-    """What problems follow from, beside their family and number: a seed, kinds a family, limits, and the backend."""
+    """What problems follow from, beside their family and number: a seed, kinds a family, limits, and the backend.
+
+    Each is computed twice, and `repeats` times more.
+    """
 
     backend: str
     seed: int = 0
     kinds: int = 24
     is_small: bool = False
+    repeats: int = 0
 
     @property
     def limits(self) -> Limits:
@@ -62,7 +66,7 @@ def first_taken(family: str, number: int, how: Draw, memory: Memory, act: Callab
 
 def run(family: str, number: int, how: Draw, memory: Memory) -> Trial:
     """Compute a problem and judge it."""
-    return first_taken(family, number, how, memory, lambda case: tried(case, memory))
+    return first_taken(family, number, how, memory, lambda case: tried(case, memory, how.repeats))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,10 @@ class Case(Protocol):
     held: dict[str, Held]
     outs: list[Held]
 
+    @property
+    def reads_results(self) -> bool:
+        """Whether what was in a result is added to it."""
+
     def choose(self) -> None:
         """Choose the configuration; raise `NotTaken` where the family has none. Grouped products do so as they run."""
 
@@ -52,8 +56,19 @@ def rank(text: str, salt: object) -> int:
     return zlib.crc32(f"{salt} {re.sub(r'(splits|blocks)=[0-9]+', '', text)}".encode())
 
 
-def tried(case: Case, memory: Memory) -> Trial:
-    """Compute a problem twice and compare; what the library raises goes on to the caller."""
+def differs_later(case: Case, memory: Memory, first: list[Any], repeats: int) -> bool:
+    """Say whether any of so many more runs, one directly behind the other, has other bits than the first."""
+    differs = memory.xp.zeros_like(first[0]).any()
+    for _ in range(repeats):
+        if case.reads_results:
+            case.poison(POISONS[0])
+        for one, x in zip(first, case.call(), strict=True):
+            differs = differs | (memory.by_bits(x) != one).any()
+    return bool(differs)
+
+
+def tried(case: Case, memory: Memory, repeats: int = 0) -> Trial:
+    """Compute a problem twice and compare, `repeats` times more; what the library raises goes on to the caller."""
     verdict, before = Verdict(), {name: memory.checksum(x) for name, x in case.held.items()}
     first: list[Any] = []
     for byte in POISONS:
@@ -69,6 +84,8 @@ def tried(case: Case, memory: Memory) -> Trial:
         for out in case.outs:
             if not memory.is_untouched_beside(out, byte):
                 verdict.says("elements beside the result were written")
+    if repeats and verdict.wrong is None and differs_later(case, memory, first, repeats):
+        verdict.says(f"{repeats} more runs differ in bits")
     for name, held in case.held.items():
         if memory.checksum(held) != before[name]:
             verdict.says(f"{name} is read only, and was written to")

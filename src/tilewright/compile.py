@@ -15,6 +15,7 @@ from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.figures import Compiled
 from tilewright.frames import warn_at, with_stack
+from tilewright.instructions.late_reads import fence_late_reads
 from tilewright.instructions.register_budget import share_registers
 from tilewright.ir.core import Buffer, Kernel, Op, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Scope
@@ -258,6 +259,7 @@ def _prepared(kernel: Kernel, arch: Arch, min_blocks: int, cooperative: bool, de
     """Run the passes over a traced kernel, which takes up what its launches are."""
     kernel.min_blocks = min_blocks
     share_registers(kernel)
+    fence_late_reads(kernel)
     kernel.cooperative = cooperative or any(op.effects.together is Scope.GRID for op in kernel.body.walk())
     kernel.dependent_launch = dependent_launch
     run_passes(kernel)

@@ -94,7 +94,7 @@ class ProxyFence(Instruction):
             # shared::cta is this block's alone; the other one waits for all writes of the thread, of global memory too.
             name, space = "fence_proxy_async_cluster", "shared::cluster"
         printer.prelude.need(f"""\
-// Behind this fence and a barrier, bulk copies and matrix instructions see what this thread wrote.
+// Behind it and a barrier, bulk copies and matrix instructions see what this thread wrote, and come after what it read.
 {FUNCTION} void {name}() {{
     asm volatile("fence.proxy.async.{space};" ::: "memory");
 }}""")
