@@ -36,8 +36,8 @@ class OneHopper(Hopper):
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         return [self.configuration] if super().configurations(problem, arch) else []
 
-    def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
-        found = super().candidates(problem, machine)
+    def candidates(self, problem: Problem, machine: Machine, *, lazily: bool = False) -> list[Candidate]:
+        found = super().candidates(problem, machine, lazily=lazily)
         return [replace(c, configuration=replace(c.configuration, blocks=self.blocks)) for c in found]
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:

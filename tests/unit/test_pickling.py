@@ -1,6 +1,7 @@
 """Errors, findings and all that users hold go to other processes and come back, or say why they cannot."""
 
 import copy
+import dataclasses
 import importlib
 import linecache
 import multiprocessing
@@ -15,6 +16,7 @@ from tests.helpers.portable import Family, configured, double, racy, tuned
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, CheckError, ScheduleError, TilewrightError
+from tilewright.pickling import changed
 from tilewright.schedule import Array, MMAShape, Nest, Package, Role, Target, create_parameters
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.source import SourceLocation
@@ -360,3 +362,13 @@ def test_profiles_come_back_with_what_the_compiler_says(way):
     assert str(way(run.report())) == str(run.report())
     lowered = double[1, 32].lower(np.zeros(32), np.zeros(32))
     assert way(lowered).source == lowered.source and way(lowered.source).line_map == lowered.source.line_map
+
+
+def test_a_changed_dataclass_is_what_replace_gives():
+    one = tw.matmul.explain(tw.spec(tw.bfloat16, (64, 128)), tw.spec(tw.bfloat16, (128, 256))).problem
+    hashes = {hash(one)}
+    for values in ({"m": 65}, {"n": 8, "k": 1}, {}):
+        found, expected = changed(one, **values), dataclasses.replace(one, **values)
+        assert found == expected and hash(found) == hash(expected) and type(found) is type(one)
+        hashes.add(hash(found))
+    assert len(hashes) == 3 and one.m == 64

@@ -42,13 +42,15 @@ FAMILIES: tuple[Family, ...] = (
 )  # fmt: skip
 
 
-def all_candidates(problem: Problem, machine: Machine, families: Sequence[Family] | None = None) -> list[Candidate]:
+def all_candidates(
+    problem: Problem, machine: Machine, families: Sequence[Family] | None = None, *, lazily: bool = False
+) -> list[Candidate]:
     """Return all candidates of families, without a list of those of the index."""
     return [
         candidate
         for family in (FAMILIES if families is None else families)
         if family.takes_weights == (problem.weights is not None)
-        for candidate in family.candidates(problem, machine)
+        for candidate in family.candidates(problem, machine, lazily=lazily)
     ]
 
 
@@ -68,17 +70,18 @@ def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate])
 
     Of those that take as long, because memory does, it is one of the fewest splits, and then of the least computing.
     """
-    legal = [(_order(c), n) for n, c in enumerate(candidates) if c.prediction is not None]
-    if not legal:
-        by = "" if problem.parts is None else f" by {problem.parts}"
-        raise ArgumentError(
-            f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype}{by} on {machine.arch}",
-            details=[f"{c.family.name}, {c.configuration}: {c.rejection}" for c in candidates],
-            help="convert a and b to another type, for example float32 with precision='ieee'"
-            if problem.weights is None
-            else "multiply by weights.dequantised()",
-        )
-    return candidates[min(legal)[-1]]
+    for _, n in sorted((_order(c), n) for n, c in enumerate(candidates) if c.prediction is not None):
+        found = candidates[n].looked_at(machine.arch)
+        if not found.rejection:
+            return found
+    by = "" if problem.parts is None else f" by {problem.parts}"
+    raise ArgumentError(
+        f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype}{by} on {machine.arch}",
+        details=[f"{c.family.name}, {c.configuration}: {c.looked_at(machine.arch).rejection}" for c in candidates],
+        help="convert a and b to another type, for example float32 with precision='ieee'"
+        if problem.weights is None
+        else "multiply by weights.dequantised()",
+    )
 
 
 @dataclass(frozen=True, repr=False)

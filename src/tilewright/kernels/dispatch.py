@@ -209,8 +209,11 @@ def plan_call(
 def _choose(problem: Problem, machine: Machine, device: Device) -> Candidate:
     """Return what was measured to be fastest, else what is predicted to be; on the simulator any that is light."""
     light = isinstance(device, str) and not is_forced()
-    candidates = all_candidates(problem, machine, simulated_families() if light else None)
-    return winner_among(candidates, problem, device) or fastest(problem, machine, candidates)
+    candidates = all_candidates(problem, machine, simulated_families() if light else None, lazily=True)
+    won = winner_among(candidates, problem, device)
+    if won is not None and not (won := won.looked_at(machine.arch)).rejection:
+        return won
+    return fastest(problem, machine, candidates)
 
 
 def _uses(arranged: ArrangedProblem, adapters: Sequence[Adapter | None]) -> tuple[Use, ...]:

@@ -18,6 +18,7 @@ from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, packing_us
 from tilewright.kernels.problem import Configuration, Major, Operand, Problem
 from tilewright.launch import Kernel
+from tilewright.pickling import changed
 from tilewright.trace.host_numbers import NumberUse
 
 P = TypeVar("P")
@@ -70,11 +71,15 @@ class Resources:
     rejection: str | None = None
 
 
+LATER = Resources(0, 0)  # are looked at when they count
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A family's configuration for a problem: what it takes, and either a prediction or a reason why it cannot run.
 
-    `problem` is the problem as the kernel reads it: operands that are `packed` first lie there as they do then.
+    `problem` is the problem as the kernel reads it: operands that are `packed` first lie there as they do then. With
+    resources to be looked at `LATER` there is a prediction, and may be a reason too.
     """
 
     family: Family
@@ -87,6 +92,13 @@ class Candidate:
     @property
     def rejection(self) -> str | None:
         return self.resources.rejection
+
+    def looked_at(self, arch: Arch) -> Candidate:
+        """Return the candidate with its resources."""
+        if self.resources is not LATER:
+            return self
+        found = self.family.resources(self.problem, self.configuration, arch)
+        return changed(self, resources=found, prediction=None if found.rejection else self.prediction)
 
 
 class Workspace(NamedTuple):
@@ -131,6 +143,7 @@ class Family(ABC):
     takes_further: ClassVar[bool] = False  # whether the kernel has results beside D where the problem asks for them
     follows_packing: ClassVar[bool] = False  # whether its launch begins beside that of a packing
     takes_pairs: ClassVar[bool] = False  # whether the epilogue may take the accumulators of pairs of columns
+    predicts_alone: ClassVar[bool] = False  # whether a prediction does without the resources
 
     def begins_early(self, configuration: Configuration) -> bool:
         """Say whether a launch begins while the packing of its operands ends."""
@@ -168,19 +181,23 @@ class Family(ABC):
         """Return configurations that are made for a problem on a GPU, beside those that its target has."""
         return ()
 
-    def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
-        """Return every configuration for a problem: those that can run with a prediction, the others with a reason."""
+    def candidates(self, problem: Problem, machine: Machine, *, lazily: bool = False) -> list[Candidate]:
+        """Return every configuration for a problem: those that can run with a prediction, the others with a reason.
+
+        Resources are looked at `LATER` where that is `lazily` done, and the family predicts alone.
+        """
         if (problem.parts is not None and not self.takes_parts) or (problem.further and not self.takes_further):
             return []
         if problem.is_gated and not self.takes_pairs:
             return []
         needs = self.needs(problem)
         packed = _unmet(problem, problem.a, needs.a), _unmet(problem, problem.b, needs.b)
-        read = replace(
-            problem,
-            a=packed_operand(problem.a) if packed[0] else problem.a,
-            b=packed_operand(problem.b) if packed[1] else problem.b,
-        )
+        read = problem
+        if any(packed):
+            a, b = (
+                packed_operand(x) if is_packed else x for x, is_packed in zip((read.a, read.b), packed, strict=True)
+            )
+            read = replace(problem, a=a, b=b)
         sides = zip(packed, (problem.a, problem.b), (problem.m, problem.columns), strict=True)
         bytes = sum(rows * problem.k * problem.batch * x.dtype.bytes for is_packed, x, rows in sides if is_packed)
         before = packing_us(bytes, machine, self.follows_packing)
@@ -189,7 +206,8 @@ class Family(ABC):
         for configuration in dict.fromkeys((*self.configurations(read, machine.arch), *self.fitted(read, machine))):
             if problem.further and configuration.splits > 1:  # no block has whole sums
                 continue
-            resources = self.resources(read, configuration, machine.arch)
+            is_later = lazily and self.predicts_alone and not misplaced
+            resources = LATER if is_later else self.resources(read, configuration, machine.arch)
             if misplaced and not resources.rejection:
                 resources = replace(resources, rejection=f"D cannot be written: {misplaced}")
             prediction = None

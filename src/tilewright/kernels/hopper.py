@@ -41,6 +41,7 @@ from tilewright.kernels.problem import BLOCK, Configuration, Operand, Problem
 from tilewright.kernels.split_k import launch_splits, workspace_bytes
 from tilewright.kernels.stream_k import launch_stream, slots_of
 from tilewright.launch import Kernel
+from tilewright.pickling import changed
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW
 
@@ -114,24 +115,28 @@ class Hopper(Family):
     name = "hopper"
     takes_further = True
     takes_pairs = True
+    predicts_alone = True
     follows_packing = True
     fits = True  # tiles of any width to one wave
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
-    def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
+    def candidates(self, problem: Problem, machine: Machine, *, lazily: bool = False) -> list[Candidate]:
         """Return the candidates, which launch as many blocks as the GPU has multiprocessors.
 
         Where all tiles are computed at once, a product begins while its operands are packed: 1111 cubed takes 16.4 us
         so on an H200, and 17.2 otherwise. 4095 cubed takes 236 us, and 231 otherwise.
         """
 
-        def on_all(configuration: Configuration, is_packed: bool) -> Configuration:
-            assert isinstance(configuration, HopperConfiguration), configuration
-            follows = is_packed and tiles_of(problem, configuration) * configuration.splits <= machine.multiprocessors
-            return replace(configuration, blocks=machine.multiprocessors, follows=follows)
+        def on_all(candidate: Candidate) -> Candidate:
+            c = candidate.configuration
+            assert isinstance(c, HopperConfiguration), c
+            blocks = machine.multiprocessors
+            follows = any(candidate.packed) and tiles_of(problem, c) * c.splits <= blocks
+            if (c.blocks, c.follows) == (blocks, follows):
+                return candidate
+            return changed(candidate, configuration=changed(c, blocks=blocks, follows=follows))
 
-        found = super().candidates(problem, machine)
-        return [replace(c, configuration=on_all(c.configuration, any(c.packed))) for c in found]
+        return [on_all(candidate) for candidate in super().candidates(problem, machine, lazily=lazily)]
 
     def begins_early(self, configuration: Configuration) -> bool:
         assert isinstance(configuration, HopperConfiguration), configuration
@@ -336,8 +341,8 @@ def step_us(
 
 def _beyond(problem: Problem, c: HopperConfiguration) -> float:
     """Return how many rows of a step TMA fills up with zeros, at the average of all tiles."""
-    pairs = zip(c.tile, (problem.m, problem.columns), strict=False)
-    return sum(tile - extent / -(-extent // tile) for tile, extent in pairs)
+    (high, wide, _), rows, columns = c.tile, problem.m, problem.columns
+    return high - rows / -(-rows // high) + wide - columns / -(-columns // wide)
 
 
 def _lines(operand: Operand) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import product
 
 from tilewright import dtypes as t
@@ -27,6 +27,7 @@ from tilewright.kernels.hopper_plan import (
     transposes_results,
 )
 from tilewright.kernels.problem import BLOCK, Operand, Problem
+from tilewright.pickling import changed
 from tilewright.transactions import ROW
 
 # Tiles along M before the next along N, by the bytes of an element: what examples 05 and 06 do. With 4 bytes groups of
@@ -158,7 +159,7 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
             found = _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False, consumers=consumers)
             yield found
             if (tile, is_ping_pong, cluster) == _SHARED and not (_are_lines(problem) or problem.is_gated):
-                yield replace(found, cluster_n=2)
+                yield changed(found, cluster_n=2)
 
 
 def _fitted(problem: Problem, arch: Arch, at_once: int) -> Iterator[HopperConfiguration]:
@@ -193,7 +194,7 @@ def _fitted(problem: Problem, arch: Arch, at_once: int) -> Iterator[HopperConfig
             if across and width <= most and is_light and may_share:
                 tile = (width, height) if is_swapped else (height, width)
                 found = _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped, consumers=consumers)
-                yield replace(found, cluster_n=cluster_n)
+                yield changed(found, cluster_n=cluster_n)
 
 
 def _are_lines(problem: Problem) -> bool:
@@ -228,7 +229,7 @@ def _depths(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConf
     yield whole
     m, n, k = whole.tile
     if m + n <= _SMALL and whole.stages >= 2 * _LEAST_STAGES and not problem.promotes:
-        yield replace(whole, tile=(m, n, 2 * k), stages=whole.stages // 2)
+        yield changed(whole, tile=(m, n, 2 * k), stages=whole.stages // 2)
 
 
 def _configuration(
@@ -259,8 +260,8 @@ def _configuration(
     )
     rows, columns = (problem.columns, problem.m) if is_swapped else (problem.m, problem.columns)
     if rows > columns > found.own_tile[1] and tiles_of(problem, found) <= _BLOCKS:
-        found = replace(found, group=1)  # see `_GROUP`
-    return replace(found, stages=min(_room(problem, found, arch) // _stage_bytes(problem, found), _MOST_STAGES))
+        found = changed(found, group=1)  # see `_GROUP`
+    return changed(found, stages=min(_room(problem, found, arch) // _stage_bytes(problem, found), _MOST_STAGES))
 
 
 def _room(problem: Problem, c: HopperConfiguration, arch: Arch) -> int:
@@ -303,11 +304,11 @@ def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> It
     has_columns = any(x.of == "B" and x.rows == 1 for x in problem.blocks)
     may_leave = not problem.is_gated and not is_alone  # as sums of all columns
     if may_leave and (not problem.blocks or m * n <= (64 if has_columns else 128) * 128):
-        yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
+        yield from (changed(whole, splits=splits) for splits in sorted(found) if splits > 1)
     sums = m * n * problem.accumulator.bytes
     stage = _stage_bytes(problem, whole)
     for splits in _CLUSTERS:
-        one = replace(whole, splits=splits, adds_in_cluster=True)
+        one = changed(whole, splits=splits, adds_in_cluster=True)
         others = (splits - 1) * sums // owners_of(problem, one)
         stages = whole.stages - -(-others // stage)
         if takes_boxes(problem, one):  # what is left beside whole stages counts
@@ -315,7 +316,7 @@ def _with_splits(problem: Problem, whole: HopperConfiguration, arch: Arch) -> It
         # Of the 16 or 18 multiprocessors that lie together whole clusters are formed; pairs of all.
         at_once = whole.blocks if splits == 2 else whole.blocks * (16 // splits * splits) // 18
         if splits <= most and tiles * splits <= at_once and stages >= _LEAST_STAGES:
-            yield replace(one, stages=stages)
+            yield changed(one, stages=stages)
 
 
 def _streaming(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:

@@ -6,8 +6,8 @@ Tiles of an operand pass from global to shared memory, and from there to the fra
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import product
 
 from tilewright import atoms
@@ -32,7 +32,7 @@ from tilewright.kernels.epilogue import EpiloguePlan, plan_epilogue
 from tilewright.kernels.precision import CHUNK, Parts
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
-from tilewright.pickling import hashed_once
+from tilewright.pickling import changed, hashed_once
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 from tilewright.transactions import ROW
 
@@ -137,7 +137,7 @@ class Plan:
         rows, columns, _ = self.tile
         return Layout((rows, columns), (columns + 8, 1))
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """The bytes of shared memory: the stages, or D's tile, which takes their place at the end."""
         stages = sum(_bytes(part.smem, part.dtype) for part in (self.a, self.b))
@@ -163,8 +163,8 @@ def plan_for(problem: Problem, configuration: Configuration, arch: Arch) -> Plan
         _representative(extent, tile)
         for extent, tile in zip((problem.m, problem.n, problem.k), _own_tile(problem, configuration), strict=True)
     )
-    problem = replace(problem, m=m, n=n, k=k, batch=min(problem.batch, 2))
-    return _plan(problem, replace(configuration, splits=min(configuration.splits, 2)), arch)
+    problem = changed(problem, m=m, n=n, k=k, batch=min(problem.batch, 2))
+    return _plan(problem, changed(configuration, splits=min(configuration.splits, 2)), arch)
 
 
 def _own_tile(problem: Problem, configuration: Configuration) -> tuple[int, int, int]:
@@ -219,12 +219,18 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
     Each warp takes two atoms of 8 columns at a time, as many as one ldmatrix of four matrices fills. Without a matrix
     instruction single threads multiply, with four neighbouring rows and columns each, read by 16 bytes.
     """
-    atom = instruction_for(problem.compute, problem.a.dtype, problem.b.dtype, arch)
+    one = changed(configuration, stages=1, group=1, splits=1)
+    return _tiled_mma(problem.compute, problem.a.dtype, problem.b.dtype, one, arch)
+
+
+@lru_cache(maxsize=256)
+def _tiled_mma(compute: DType, a: DType, b: DType, configuration: Configuration, arch: Arch) -> TiledMMA:
+    atom = instruction_for(compute, a, b, arch)
     if atom is None:
-        raise LayoutError(f"{arch.name} has no instruction for {problem.compute}")
+        raise LayoutError(f"{arch.name} has no instruction for {compute}")
     along_m, along_n = configuration.warps
     if atom.threads == 1:
-        wide = VECTOR_BYTES // problem.a.dtype.bytes
+        wide = VECTOR_BYTES // a.bytes
         threads = _threads_for(configuration, wide)
         quads = tuple(Layout((threads[mode].size, wide), (wide, 1)) for mode in (0, 1))
         return make_tiled_mma(atom, threads, (*quads, None))
@@ -232,9 +238,9 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
     if m == 8:  # 8 x 8 x 4, read by ordinary loads
         return make_tiled_mma(atom, (along_m, along_n, 1))
     # ldmatrix fills 16 x 16 elements of 16 bits of A at a time, which is two instructions of sm_75.
-    depth = max(k, 256 // problem.a.dtype.bits) if problem.a.dtype.bits < 64 else k
+    depth = max(k, 256 // a.bits) if a.bits < 64 else k
     order: int | Layout = depth
-    if problem.a.dtype.bytes * k > 32:
+    if a.bytes * k > 32:
         # Parts of 16 bits: of elements of 4 bytes, ldmatrix gives a thread one of every four, and the instruction takes
         # pairs of neighbours. The order in which it counts K does not matter: its pairs are elements 4 apart.
         order = Layout((2, 4, k // 8), (4, 1, 8))
@@ -317,27 +323,36 @@ def plan_operand(
 
     Raises `LayoutError` when the threads of `mma` cannot share the copying of a tile evenly.
     """
-    is_fma = mma.atom.threads == 1
-    smem_along_k = not is_fma and (operand.major != "MN" or operand.dtype.bits == 8)
     copy_along_k = operand.major != "MN"
-    copied = tile[0] // parts, tile[1]
-    copy = _copy_in(operand, copied, mma.size, arch, in_place=smem_along_k == copy_along_k)
-    atom = _fragment_load(operand.dtype, smem_along_k, is_fma)
-    swizzled = None if is_fma else _swizzled(operand.dtype, tile, stages, smem_along_k)
-    smem = swizzled or _padded(operand.dtype, tile, stages, is_fma=is_fma)
+    smem, copy, load = _copies(operand, name, tile, stages, mma, arch, parts)
     width = copy.atom.values(operand.dtype)
     return OperandPlan(
         operand.dtype,
         *tile,
         smem,
         copy,
-        make_tiled_copy_A(atom, mma) if name == "A" else make_tiled_copy_B(atom, mma),
+        load,
         copy_along_k,
-        guard_rows=extents[0] % copied[0] != 0,
+        guard_rows=extents[0] % (tile[0] // parts) != 0,
         guard_k=extents[1] % tile[1] != 0,
         guard_parts=extents[1 if copy_along_k else 0] % width != 0,
         parts=parts,
     )
+
+
+@lru_cache(maxsize=1024)
+def _copies(
+    operand: Operand, name: str, tile: tuple[int, int], stages: int, mma: TiledMMA, arch: Arch, parts: int
+) -> tuple[Layout | ComposedLayout, TiledCopy, TiledCopy]:
+    """Return an operand's layout in shared memory, the copy to there, and that of its fragments."""
+    is_fma = mma.atom.threads == 1
+    smem_along_k = not is_fma and (operand.major != "MN" or operand.dtype.bits == 8)
+    in_place = smem_along_k == (operand.major != "MN")
+    copy = _copy_in(operand, (tile[0] // parts, tile[1]), mma.size, arch, in_place=in_place)
+    atom = _fragment_load(operand.dtype, smem_along_k, is_fma)
+    swizzled = None if is_fma else _swizzled(operand.dtype, tile, stages, smem_along_k)
+    smem = swizzled or _padded(operand.dtype, tile, stages, is_fma=is_fma)
+    return smem, copy, make_tiled_copy_A(atom, mma) if name == "A" else make_tiled_copy_B(atom, mma)
 
 
 def _copy_in(operand: Operand, tile: tuple[int, int], threads: int, arch: Arch, *, in_place: bool) -> TiledCopy:

@@ -18,6 +18,7 @@ from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import KernelLaunch, Workspace
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Launcher
+from tilewright.pickling import changed
 from tilewright.trace.host_numbers import NumberUse
 
 # A split has as many steps of K at least: fewer do not pay for their sums and for filling the stages.
@@ -41,7 +42,7 @@ def with_splits(configuration: Configuration, problem: Problem, arch: Arch, most
         splits -= splits % _ROUND if splits > _ROUND else 0
         if splits > 1:
             found.add(math.ceil(steps / math.ceil(steps / splits)))  # without splits that would have nothing to do
-    return [replace(configuration, splits=splits) for splits in sorted(found)]
+    return [changed(configuration, splits=splits) for splits in sorted(found)]
 
 
 def sums_problem(problem: Problem) -> Problem:

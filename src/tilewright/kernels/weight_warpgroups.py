@@ -23,6 +23,7 @@ from tilewright.kernels.weight_plan import WeightFamily, WeightPlan
 from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
 from tilewright.launch import Kernel
 from tilewright.layout import ComposedLayout, Layout, tile_to_shape
+from tilewright.pickling import changed
 from tilewright.schedulers import Grouped, Scheduler
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_mma
 from tilewright.transactions import ROW
@@ -230,15 +231,15 @@ class WeightWarpgroups(WeightFamily):
     name = "weight warpgroups"
     is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
 
-    def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
+    def candidates(self, problem: Problem, machine: Machine, *, lazily: bool = False) -> list[Candidate]:
         """Return the candidates, which launch as many blocks as the GPU has multiprocessors."""
 
         def on_all(configuration: Configuration) -> Configuration:
             assert isinstance(configuration, WarpgroupConfiguration), configuration
-            return replace(configuration, blocks=machine.multiprocessors)
+            return changed(configuration, blocks=machine.multiprocessors)
 
-        found = super().candidates(problem, machine)
-        return [replace(c, configuration=on_all(c.configuration)) for c in found]
+        found = super().candidates(problem, machine, lazily=lazily)
+        return [changed(c, configuration=on_all(c.configuration)) for c in found]
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
         """Return tiles of 8 to 256 rows by 64 to 256 columns, with clusters that share K where tiles are few."""
@@ -312,7 +313,7 @@ def _configuration(problem: Problem, rows: int, columns: int, peers: int, arch: 
     if plan.rounds and stages < _ROUNDED_STAGES:
         return None
     # A consumer has every other stage: then it does not come to one two phases early.
-    return replace(one, stages=stages - stages % one.shares)
+    return changed(one, stages=stages - stages % one.shares)
 
 
 @cache

@@ -13,7 +13,8 @@ from tests.helpers.slow import examples
 
 import tilewright as tw
 from tilewright.arch import ARCHES, Arch
-from tilewright.kernels.choice import Explanation
+from tilewright.kernels.choice import Explanation, all_candidates, fastest
+from tilewright.kernels.family import LATER
 from tilewright.kernels.model import Machine, resident_blocks
 from tilewright.kernels.multistage import STEP_TIMES, Multistage
 from tilewright.kernels.problem import Configuration
@@ -42,6 +43,11 @@ def test_the_choice_is_legal_and_the_fastest(extents: tuple[int, int, int], dtyp
         if candidate.prediction is not None:
             assert found.choice.prediction.us <= candidate.prediction.us
             assert candidate.resources.shared_bytes <= Arch.parse(arch).shared_bytes_optin
+    machine = Machine.of(Arch.parse(arch))
+    later = all_candidates(found.problem, machine, lazily=True)
+    assert any(c.resources is LATER for c in later) == any(c.family.predicts_alone for c in found.candidates)
+    assert fastest(found.problem, machine, later) == fastest(found.problem, machine, found.candidates)
+    assert [c.looked_at(machine.arch) for c in later] == list(found.candidates)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
