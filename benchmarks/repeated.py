@@ -3,8 +3,8 @@
     PYTHONPATH=src python -m benchmarks.repeated [--seconds S] [--part I --of N] [--only WORD ...] [--json FILE]
 
 What goes wrong in one of a thousand launches, as a read that comes late, is seen so, and by no other test. Several
-processes at once (`--part 0 --of 4`, under MPS) have the GPU busy with other work, too. What is told of an operator that
-differs: in how many calls, in which results, by how much at most.
+processes at once (`--part 0 --of 4`, under MPS) have the GPU busy with other work, too. Of an operator that differs is
+told in how many calls, in which results, and by how much at most.
 """
 
 from __future__ import annotations
