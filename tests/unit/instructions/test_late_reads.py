@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from tests.helpers.compilers import needs_nvrtc
+from tests.helpers.machine_code import reads_under_way
 
 import tilewright as tw
+from tilewright.runtime.libraries import find_program
+from tilewright.runtime.nvrtc import compile_cuda
 
 STEPS = 5
 MMA = tw.make_tiled_mma(tw.atoms.SM90_64x16x16_F32BF16BF16_SS)
@@ -117,6 +123,19 @@ def test_the_fence_stands_before_the_warp_meets() -> None:
     fence, meets = lines.index("fence_proxy_async();"), lines.index("__syncwarp();")
     arrives = next(n for n, line in enumerate(lines) if line.startswith("mbarrier_arrive("))
     assert fence < meets < arrives
+
+
+@needs_nvrtc
+def test_no_read_is_under_way_where_the_stage_is_released(tmp_path: Path) -> None:
+    """Machine code waits for reads where their results are used, and there it is too late, if no fence waits before."""
+    if find_program("nvdisasm") is None:
+        pytest.skip("needs nvdisasm")
+    arrays = np.zeros((64, 16), np.float32), *(np.zeros((rows, 16), tw.bfloat16.numpy) for rows in (64, 16))
+    lowered = scaled.lower(*arrays, np.zeros((STEPS, 64), np.float32), "behind", arch="sm_90a", block=256)
+    assert set(reads_under_way(lowered.module.cubin, tmp_path)) == {0}
+    before, _, after = lowered.cuda.text.rpartition(" fence_proxy_async();")
+    late = compile_cuda(before + after, name="scaled", arch="sm_90a")
+    assert max(reads_under_way(late.cubin, tmp_path)) > 0
 
 
 @pytest.mark.gpu

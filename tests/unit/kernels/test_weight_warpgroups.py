@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.helpers.machine_code import reads_under_way
 from tests.unit.kernels.test_quantized import random_weights, whole
 from tests.unit.kernels.test_weight_resources import arguments, problem_of
 
@@ -200,7 +202,7 @@ MACHINE_CODE = [
 @pytest.mark.parametrize(
     "case", [pytest.param(n, marks=[pytest.mark.slow] * (n > 0)) for n in range(len(MACHINE_CODE))]
 )
-def test_conversions_run_under_products(case: int) -> None:
+def test_conversions_run_under_products(case: int, tmp_path: Path) -> None:
     """Nothing spills, no product waits for another, and operand A of an item is made before the wait for the last."""
     dtype, bits, group, rows, _, splits = MACHINE_CODE[case]
     module = compiled(*MACHINE_CODE[case])
@@ -208,6 +210,7 @@ def test_conversions_run_under_products(case: int) -> None:
     assert not re.search(r"C75\d\d", module.log), module.log
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
+    assert set(reads_under_way(module.cubin, tmp_path)) == {0}  # when a stage is given back
     code = disassemble(module.cubin)
     assert ("ACQBULK" in code) == (rows <= 64 or splits == 2)  # such blocks begin early, and wait for the launch before
     found = re.findall(r"HGMMA|WARPGROUP\.DEPBAR|HADD2\.BF16_V2|HFMA2|HADD2", code)
