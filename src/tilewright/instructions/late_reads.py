@@ -17,7 +17,7 @@ from tilewright.ir.core import Block, Buffer, Kernel, Op, Space
 from tilewright.ir.effects import Completion, Order, Proxy, Use
 from tilewright.ir.ops import If
 
-_MOST = 8  # more groups of products than a thread keeps under way: behind so many a read is over
+_MOST = 8  # groups of products behind a read that are counted: more than a thread keeps under way
 
 
 def fence_late_reads(kernel: Kernel) -> None:
@@ -30,17 +30,27 @@ def fence_late_reads(kernel: Kernel) -> None:
         _Walk(filled).block(kernel.body, _NOTHING, inserts=True)
 
 
-# Groups of products that may be under way, and for each read behind them how many groups were committed since.
-_State = tuple[int, frozenset[int]]
-_NOTHING: _State = 0, frozenset()
+# Whether products were begun and not committed, both where that depends on the way to here; and for each read that may
+# be late how many groups were begun since, for which the machine reads behind it: -1 where one was begun before.
+_State = tuple[frozenset[bool], frozenset[int]]
+_NOTHING: _State = frozenset({False}), frozenset()
 
 
 def _either(one: _State, other: _State) -> _State:
-    return max(one[0], other[0]), one[1] | other[1]
+    return one[0] | other[0], one[1] | other[1]
+
+
+def _tells(op: Op) -> bool:
+    """Whether an op lets others know of what was done before; of a loop with such an op the fence is needed once."""
+    inside = () if isinstance(op, If) else (inner for block in op.blocks for inner in block.walk())
+    return any(Order.RELEASE in each.effects.order for each in (op, *inside))
 
 
 class _Walk:
-    """A walk over what threads may do, in order; `filled` is the shared memory that bulk copies write."""
+    """A walk over what threads may do, in order; `filled` is the shared memory that bulk copies write.
+
+    Reads may be late whether or not the thread's own products are under way: other warpgroups have theirs.
+    """
 
     def __init__(self, filled: set[Buffer]) -> None:
         self.filled = filled
@@ -49,7 +59,7 @@ class _Walk:
         """Return the state behind a block; insert fences, or only look."""
         ops: list[Op] = []
         for op in block.ops:
-            if state[1] and Order.RELEASE in op.effects.order and op.effects.fences_proxy is None:
+            if state[1] and _tells(op):
                 state = state[0], frozenset()
                 if inserts:
                     ops.append(ProxyFence("shared", location=op.location))
@@ -76,18 +86,18 @@ class _Walk:
 
     def behind(self, op: Op, state: _State) -> _State:
         """Return the state behind an op without blocks."""
-        groups, reads = state
+        begun, reads = state
         effects = op.effects
         if effects.asynchronous is Completion.WARPGROUP:
-            groups = max(groups, 1)
+            begun = frozenset({True})
         elif effects.commits is Completion.WARPGROUP:
-            groups = min(groups + 1, _MOST)
-            reads = frozenset(age + 1 for age in reads if age < _MOST)
+            if False not in begun:
+                reads = frozenset(min(age + 1, _MOST) for age in reads)
+            begun = frozenset({False})
         elif effects.completes is Completion.WARPGROUP:
-            pending = effects.pending or 0
-            groups, reads = min(groups, pending), frozenset(age for age in reads if age <= pending)
+            reads = frozenset(age for age in reads if age <= (effects.pending or 0))
         elif effects.fences_proxy == "shared":
             reads = frozenset()
-        elif groups and effects.proxy is Proxy.GENERIC and any(b.root in self.filled for b in op.buffers_read):
-            reads |= {0}
-        return groups, reads
+        elif effects.proxy is Proxy.GENERIC and any(b.root in self.filled for b in op.buffers_read):
+            reads |= {-1 if True in begun else 0}
+        return begun, reads

@@ -21,9 +21,13 @@ SMEM = (
 )
 
 
-def begin(tA, tB, part):
+def multiply(tA, tB, part):
     tw.wgmma_fence()
     tw.gemm(MMA, tA, tB, part, accumulate=False)
+
+
+def begin(tA, tB, part):
+    multiply(tA, tB, part)
     tw.wgmma_commit()
 
 
@@ -38,6 +42,10 @@ def wait_and_release(how, state, stage, tA, tB, part):
     if how == "far":
         tw.wgmma_wait(0)
         begin(tA, tB, part)
+    if how == "perhaps" and stage == 0:
+        multiply(tA, tB, part)
+    if how in ("between", "perhaps", "empty"):
+        tw.wgmma_commit()
     if how == "own":
         tw.fence_proxy_async()
     if how != "waited":
@@ -85,7 +93,9 @@ def scaled(C, A, B, S, how: tw.constexpr):
             stage = state.acquire()
             if how == "before":
                 scales = scales_of(sS, stage, row)
-            begin(tA, tB, part)
+            multiply(tA, tB, part)
+            if how != "between":
+                tw.wgmma_commit()
             if how == "waited":
                 tw.wgmma_wait(0)
             if how != "before":
@@ -99,8 +109,13 @@ def scaled(C, A, B, S, how: tw.constexpr):
             out[i] = acc[i]
 
 
-# How a stage is read, and the fences that are there then; one is behind the writes of A and B.
-WAYS = {"behind": 2, "branch": 3, "next": 2, "own": 2, "far": 1, "before": 1, "waited": 1, "elsewhere": 1}
+# How a stage is read, and the fences that are there then; one is behind the writes of A and B. "far" and "before" have
+# products behind the read that are waited for; those of "between" were begun before it, "perhaps" in every other step,
+# and "empty" has a group of none.
+WAYS = {
+    "behind": 2, "waited": 2, "between": 2, "perhaps": 2, "empty": 2, "branch": 3, "next": 2, "own": 2,
+    "far": 1, "before": 1, "elsewhere": 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("how", "fences"), WAYS.items())
@@ -113,6 +128,52 @@ def test_a_fence_waits_for_reads_that_products_hold_up(how: str, fences: int) ->
     np.testing.assert_array_equal(C, scales[:, None] * (A.astype(np.float32) @ B.astype(np.float32).T))
     code = scaled.lower(C, A, B, S, how, arch="sm_90a", block=256).cuda.text
     assert code.count(" fence_proxy_async();") == fences
+
+
+@tw.kernel
+def ahead(C, S):
+    """Read each stage at the end of the step before; C is not computed by what products give."""
+    sA, sB = (tw.shared(tw.bfloat16, layout) for layout in SMEM)
+    sS, ring, tid = tw.shared(tw.float32, tw.Layout((64, 2))), tw.pipeline(2, consumers=4, bytes=256), tw.thread_idx.x
+    for i in range(tid, 1024, 256):
+        sA[i // 16, i % 16] = 0
+        if i < 256:
+            sB[i // 16, i % 16] = 0
+    tw.fence_proxy_async()
+    tw.sync_threads()
+    if tw.warpgroup_id() == 0:
+        if tid == 0:
+            state = ring.producer()
+            for k in range(STEPS):
+                with state.fill() as (stage, full):
+                    source = tw.local_tile(S, (1, 64), (k, 0))[0, :]
+                    tw.copy(tw.atoms.SM90_BULK_COPY_G2S, source, sS[:, stage], barrier=full)
+    else:
+        state, thread, total = ring.consumer(), MMA.get_slice(tid - 128), tw.float32(0)
+        tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+        part = tw.registers(tw.float32, MMA.partition_shape((64, 16), "C"))
+        stage = state.acquire()
+        scale = sS[tid % 64, stage]
+        for _ in tw.range(STEPS - 1, unroll=1):
+            begin(tA, tB, part)
+            tw.wgmma_wait(0)
+            state.give_back(stage)
+            total += scale + part[0]
+            stage = state.acquire()
+            scale = sS[tid % 64, stage]
+        if tid < 192:
+            C[tid % 64] = total + scale
+
+
+def test_before_a_loop_there_is_one_fence() -> None:
+    """In the loop products come behind each read; what was read before it is waited for once, and not in each step."""
+    S, C = np.random.default_rng(3).integers(-3, 4, (STEPS, 64)).astype(np.float32), np.zeros(64, np.float32)
+    ahead[1, 256](C, S)
+    np.testing.assert_array_equal(C, S.sum(0))
+    code = ahead.lower(C, S, arch="sm_90a", block=256).cuda.text.split("set_registers")[-1]
+    _, _, consumer = code.partition("} else {")
+    before, _, loop = consumer.partition("for (int i")
+    assert " fence_proxy_async();" in before and " fence_proxy_async();" not in loop
 
 
 def test_the_fence_stands_before_the_warp_meets() -> None:
