@@ -15,7 +15,8 @@ from __future__ import annotations
 from tilewright.instructions.proxy_fence import ProxyFence
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space
 from tilewright.ir.effects import Completion, Order, Proxy, Use
-from tilewright.ir.ops import If
+from tilewright.ir.ops import For, If
+from tilewright.passes.structured_ops import trip_bounds
 
 _MOST = 8  # groups of products behind a read that are counted: more than a thread keeps under way
 
@@ -77,7 +78,9 @@ class _Walk:
         while before != state:
             before = state
             state = _either(state, self.once(op, state, inserts=False))
-        return _either(state, self.once(op, state, inserts=inserts))
+        behind = self.once(op, state, inserts=inserts)
+        bounds = trip_bounds(op) if isinstance(op, For) else None
+        return behind if bounds is not None and bounds[0] > 0 else _either(state, behind)
 
     def once(self, op: Op, state: _State, *, inserts: bool) -> _State:
         for inner in op.blocks:
