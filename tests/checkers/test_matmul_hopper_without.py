@@ -15,7 +15,6 @@ import tilewright as tw
 from tilewright.backends import sim
 from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cluster import ClusterWait
-from tilewright.instructions.proxy_fence import ProxyFence
 from tilewright.ir.effects import Scope
 from tilewright.kernels.hopper_plan import HopperConfiguration, StreamConfiguration
 
@@ -84,8 +83,6 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     spare = meetings[configuration.adds_in_cluster :]
     if configuration.adds_in_cluster:  # threads that send nothing wait because all of a cluster have to
         spare.append([op for _, op in places if isinstance(op, ClusterWait)][-1])
-        # The sums of the tile before may be read late, which no read is in the simulator.
-        spare.append(next(op for _, op in places if isinstance(op, ProxyFence)))
     wrong = []
     for block, op in places:
         needed = not any(op is each for each in spare)

@@ -1,24 +1,57 @@
 """Reads of shared memory that come late: while products of warpgroups read the same banks.
 
-    wgmma; commit; s = smem[stage]; wait; arrive(empty)  ->  ...; wait; fence.proxy.async; arrive(empty)
+    wgmma; commit; s = smem[stage]; wait; arrive(empty)  ->  ...; wait; fence.acq_rel.cta; arrive(empty)
 
 An arrival orders what the thread has read before, and machine code has no more for it than the order of its
 instructions. Products leave the banks no time for others, though, and an arrival takes another way: on an H200 reads
 that were issued behind products came after it, when a bulk copy had filled the stage again, in 8 of 100 launches of a
-kernel with packed weights. A fence between the generic and the async proxy waits for them; it takes 0 to 2 % there.
-
-Source: PTX ISA, "Async proxy": what one proxy reads and another writes next is ordered by a fence between the two.
+kernel with packed weights. A fence waits for them: it is `MEMBAR.ALL.CTA`, and takes no time that could be measured.
 """
 
 from __future__ import annotations
 
-from tilewright.instructions.proxy_fence import ProxyFence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.sim.values import Frame
+from tilewright.instructions.ordered_access import Fence
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space
-from tilewright.ir.effects import Completion, Order, Proxy, Use
+from tilewright.ir.effects import Completion, Effects, Order, Proxy, Use
+from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import For, If
 from tilewright.passes.structured_ops import trip_bounds
 
+if TYPE_CHECKING:
+    from tilewright.backends.cpp.printer import Printer
+    from tilewright.backends.sim.compiler import Compiler, Step
+
 _MOST = 8  # groups of products behind a read that are counted: more than a thread keeps under way
+
+
+@dataclass(eq=False)
+class ReadFence(Instruction):
+    """Wait for what the thread has read of shared memory."""
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False)
+    COUNTED: ClassVar[str | None] = "fence"
+    RESERVED: ClassVar[str] = "fence_reads"
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("wgmma", "take a MFMA atom of tw.atoms")
+
+    def simulate(self, compiler: Compiler) -> Step:
+        def run(frame: Frame) -> None:
+            """Do nothing: the simulator reads at once."""
+
+        return run
+
+    def cuda(self, printer: Printer) -> None:
+        printer.prelude.need(f"""\
+// Behind it this thread's reads of shared memory are over, which products of warpgroups may hold up.
+{FUNCTION} void fence_reads() {{
+    asm volatile("fence.acq_rel.cta;" ::: "memory");
+}}""")
+        printer.statement("fence_reads();", self)
 
 
 def fence_late_reads(kernel: Kernel) -> None:
@@ -43,6 +76,8 @@ def _either(one: _State, other: _State) -> _State:
 
 def _tells(op: Op) -> bool:
     """Whether an op lets others know of what was done before; of a loop with such an op the fence is needed once."""
+    if isinstance(op, Fence):
+        return False  # it waits for reads itself
     inside = () if isinstance(op, If) else (inner for block in op.blocks for inner in block.walk())
     return any(Order.RELEASE in each.effects.order for each in (op, *inside))
 
@@ -63,7 +98,7 @@ class _Walk:
             if state[1] and _tells(op):
                 state = state[0], frozenset()
                 if inserts:
-                    ops.append(ProxyFence("shared", location=op.location))
+                    ops.append(ReadFence(location=op.location))
             ops.append(op)
             state = self.nested(op, state, inserts) if op.blocks else self.behind(op, state)
         if inserts:
@@ -99,7 +134,7 @@ class _Walk:
             begun = frozenset({False})
         elif effects.completes is Completion.WARPGROUP:
             reads = frozenset(age for age in reads if age <= (effects.pending or 0))
-        elif effects.fences_proxy == "shared":
+        elif effects.fences_proxy == "shared" or isinstance(op, Fence):
             reads = frozenset()
         elif effects.proxy is Proxy.GENERIC and any(b.root in self.filled for b in op.buffers_read):
             reads |= {-1 if True in begun else 0}
