@@ -324,10 +324,9 @@ class Consumer:
         none = fragment(self.plan.scores, self.plan.rows, self.plan.columns)
         tw.clear(none)
         if self.plan.is_divided:
-            for which in tw.static_range(2):
-                if self.consumer == which:
-                    self.put(which, none)
-            signal(self.barriers.used[0])
+            if self.consumer == 1:
+                self.put(1, none)
+            self.barriers.written[1].wait(0)  # or the wait for those of the first step might hold before it is over
         else:
             self.put(0, none)
 
@@ -369,16 +368,16 @@ class Consumer:
         scores = tw.accumulator_rows(plan.scores, S)
         if self.consumer == 0:
             self.weigh(scores, stage, column)
-            used[0].wait((n - 1) % 2)
+            used[0].wait(n % 2)
             self.put(0, S)
         else:
             shares = tw.registers(self.dtype, plan.scores.partition_shape((plan.rows, plan.columns), "C"))
-            written[0].wait(n % 2)
+            written[0].wait((n - 1) % 2)
             tw.copy(plan.read, self.reader.partition_S(self.shared.W[:, :, 0]), self.reader.retile_D(shares))
             self.incline(scores, tw.accumulator_rows(plan.scores, shares), stage)
             used[1].wait((n - 1) % 2)
             self.put(1, S)
-        written[0].wait(n % 2)
+        written[0].wait((n - 1) % 2)
         tw.wgmma_fence()
         tw.gemm(plan.value_sums, self.tP[:, :, :, 0], self.turned_g[:, :, :, plan.stages + stage], self.acc_v)
         tw.wgmma_commit()

@@ -235,6 +235,7 @@ class BulkRaces:
             region.cells.writes[touch.cells] = order.writer(number) | (event << BITS)
             if touch.threads.size:
                 self.starters[event] = int(touch.threads[0])
+            self._checker.early.deliver(*barrier, phase, number)
             order.deliver(barrier, phase, number)
 
     def _by_barriers(

@@ -27,6 +27,7 @@ from tilewright.backends.sim.barriers import NUMBERS
 from tilewright.backends.sim.bulk_races import BulkRaces, numbers_of_mbarriers
 from tilewright.backends.sim.clocks import Cell, Clocks
 from tilewright.backends.sim.clusters import CLUSTER_BARRIER
+from tilewright.backends.sim.early_waits import EarlyWaits
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import (
     Access,
@@ -89,6 +90,7 @@ class RaceChecker(Observer):
         blocks = self.together.size if self.together.size > 1 else 0
         self.order: Order = Order(self.together.threads, machine.warp, partial, others, blocks)
         self.presence: Presence = Presence(machine, self.together, self.order)
+        self.early: EarlyWaits = EarlyWaits(machine, self.together, self.order)
         self.fences: dict[Space, ProxyFences] = {
             space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)
         }
@@ -123,6 +125,7 @@ class RaceChecker(Observer):
             fences.begin()
         self.bulk.begin()
         self.presence.begin()
+        self.early.begin()
         self._chunks.append((self.order.start, self.together.first))
         if self.clocks is not None:
             self.clocks.begin(self.together.first)
@@ -156,6 +159,7 @@ class RaceChecker(Observer):
         for element, here in _elements(signal):
             barrier, phase = (signal.buffer, element), _phase(signal, here)
             self.presence.arrive(signal.op, *barrier, phase, here)
+            self.early.arrive(*barrier, phase, here, deferred is not None)
             if self.clocks is not None and not signal.relaxed:
                 self.clocks.arrive(barrier, phase, here)
             if deferred is None:
@@ -186,10 +190,12 @@ class RaceChecker(Observer):
     def acquire(self, signal: Signal) -> None:
         signal = self._by_clusters(signal)
         for element, here in _elements(signal):
-            self.presence.acquire(signal.buffer, element, _phase(signal, here))
-            self.order.acquire((signal.buffer, element), _phase(signal, here), here)
+            barrier, phase = (signal.buffer, element), _phase(signal, here)
+            self.presence.acquire(*barrier, phase)
+            self.early.acquire(signal.op, *barrier, phase, here)
+            self.order.acquire(barrier, phase, here)
             if self.clocks is not None:
-                self.clocks.acquire((signal.buffer, element), _phase(signal, here), here)
+                self.clocks.acquire(barrier, phase, here)
 
     def wait(self, op: Op, mask: Mask) -> None:
         if op.effects.completes is Completion.WARPGROUP:
