@@ -23,6 +23,10 @@ import tilewright as tw
 
 Call = Callable[[], Any]
 Named = tuple[str, Callable[[], Iterator[tuple[str, Call]]]]  # what makes the calls of an operator
+PRODUCTS = (
+    (1, 4096, 4096), (30, 777, 1000), (64, 64, 65536), (100, 100, 20000), (500, 512, 16384), (1111, 1111, 1111),
+    (2000, 3000, 700), (4096, 128, 512), (777, 4000, 64),
+)  # fmt: skip
 BATCH = 20  # calls between two looks at the clock
 SHORT, HEADS = {"cuda": 1, "cpu": 20}, (64, 80, 96, 128, 160, 192, 256)
 
@@ -54,6 +58,19 @@ class Operators:
             yield self.permuted(shape, axes)
         for m in (1, 16, 64, 200, 1000, 3000):
             yield self.gated(m, 1024, 1000)
+        for head in (64, 128, 192):
+            for lengths in ((300, 1, 0, 517, 64), (50, 60, 70, 80), (1500, 20)):
+                yield self.sequences(4, head, lengths)
+            yield self.decoded(8, 16, 2, 3000, head)
+            yield self.padded(3, 4, 500, head)
+        for tokens, head in ((197, 64), (50, 64), (100, 96), (128, 128), (256, 32)):
+            yield self.attention(4, 12, tokens, head)
+        for rows in (3, 64, 700, 5000):
+            yield self.experts(rows, 1024, 768)
+        for m, n, k in PRODUCTS:
+            yield self.product(m, n, k)
+        for m in (1, 8, 40, 200, 1000):
+            yield self.packed(m, 2048, 1024)
 
     def attention(
         self, batch: int, heads: int, tokens: int, head: int, shared: int = 0, values: int = 0, **options: Any
@@ -69,6 +86,87 @@ class Operators:
             yield "backward", lambda: tw.attention_backward(grad, q, k, v, out, lse, **options)
 
         return f"attention {batch} x {heads}/{shared or heads} x {tokens} x {head}/{values or head} {options}", calls
+
+    def sequences(self, heads: int, head: int, lengths: tuple[int, ...]) -> Named:
+        """Attention of sequences in one array, and its gradients."""
+        lengths = tuple(-(-length // self.short) for length in lengths)
+
+        def calls() -> Iterator[tuple[str, Call]]:
+            ends = torch.tensor([0, *lengths], device=self.device).cumsum(0).int()
+            q, k, v = (self.tensor(sum(lengths), heads, head) for _ in range(3))
+            out, lse = tw.attention(q, k, v, causal=True, offsets=ends, statistics=True)
+            grad = self.tensor(*out.shape)
+            yield "forward", lambda: tw.attention(q, k, v, causal=True, offsets=ends, statistics=True)
+            yield (
+                "backward",
+                lambda: tw.attention_backward(grad, q, k, v, out, lse, causal=True, offsets=ends),
+            )
+
+        return f"attention of sequences {lengths} x {heads} x {head}", calls
+
+    def decoded(self, batch: int, heads: int, shared: int, keys: int, head: int) -> Named:
+        """Attention of one new token, whose keys are divided into parts."""
+        keys = keys // self.short
+
+        def calls() -> Iterator[tuple[str, Call]]:
+            q = self.tensor(batch, heads, 1, head)
+            k, v = (self.tensor(batch, shared, keys, head) for _ in range(2))
+            yield "forward", lambda: tw.attention(q, k, v, causal=True, statistics=True)
+
+        return f"attention of one token, {batch} x {heads}/{shared} x {keys} x {head}", calls
+
+    def padded(self, batch: int, heads: int, tokens: int, head: int) -> Named:
+        """Attention of batches with fewer keys than the array has."""
+        tokens = tokens // self.short
+
+        def calls() -> Iterator[tuple[str, Call]]:
+            q, k, v = (self.tensor(batch, heads, tokens, head) for _ in range(3))
+            lengths = torch.randint(0, tokens + 1, (batch,), device=self.device).int()
+            out, lse = tw.attention(q, k, v, key_lengths=lengths, statistics=True)
+            grad = self.tensor(*out.shape)
+            yield "forward", lambda: tw.attention(q, k, v, key_lengths=lengths, statistics=True)
+            yield "backward", lambda: tw.attention_backward(grad, q, k, v, out, lse, key_lengths=lengths)
+
+        return f"attention of padded batches {batch} x {heads} x {tokens} x {head}", calls
+
+    def experts(self, rows: int, n: int, k: int) -> Named:
+        """Grouped products of 5 experts, forward and both gradients."""
+        rows, n, k = (-(-extent // self.short) for extent in (rows, n, k))
+
+        def calls() -> Iterator[tuple[str, Call]]:
+            ends = torch.tensor([rows // 7, rows // 7, rows // 2, rows - 1, rows], device=self.device).int()
+            x, w, grad = self.tensor(rows, k), self.tensor(5, n, k).mT, self.tensor(rows, n)
+            yield "forward", lambda: tw.grouped_matmul(x, w, ends)
+            yield "of rows", lambda: tw.grouped_matmul(grad, w.mT, ends)
+            yield "of weights", lambda: tw.grouped_matmul(x.t(), grad, ends)
+
+        return f"experts {rows} x {n} x {k}", calls
+
+    def product(self, m: int, n: int, k: int) -> Named:
+        """Products of several types, and with sums beside the result."""
+        m, n, k = (-(-extent // self.short) for extent in (m, n, k))
+
+        def calls() -> Iterator[tuple[str, Call]]:
+            x, w = self.tensor(m, k), self.tensor(n, k).t()
+            wide, of_wide = x.float(), w.float()
+            yield "bfloat16", lambda: tw.matmul(x, w)
+            yield "sums", lambda: tw.matmul(x, w, also=[("sum", -2), ("amax", -1)], epilogue=lambda a: (a, a, a))
+            for precision in ("ieee", "tf32", "tf32x3", "bf16x9"):
+                yield precision, lambda precision=precision: tw.matmul(wide, of_wide, precision=precision)
+
+        return f"product {m} x {n} x {k}", calls
+
+    def packed(self, m: int, n: int, k: int) -> Named:
+        """Products with weights of 4 and 8 bits."""
+        m = -(-m // self.short)
+
+        def calls() -> Iterator[tuple[str, Call]]:
+            x, whole = self.tensor(m, k), torch.randn(k, n, device=self.device)
+            for bits in (4, 8):
+                weights = tw.quantize(whole, bits=bits, group=128, scale_dtype=tw.bfloat16)
+                yield f"{bits} bits", lambda weights=weights: tw.matmul(x, weights)
+
+        return f"packed weights {m} x {n} x {k}", calls
 
     def rows(self, rows: int, columns: int, dtype: torch.dtype) -> Named:
         rows = max(rows // self.short, 1)

@@ -252,7 +252,8 @@ def _threads_for(configuration: Configuration, wide: int) -> Layout:
 
     Warps are 4 x 8 or 8 x 4 threads, whichever read fewer elements, 4 x 8 where both read the same; eight neighbours,
     which shared memory serves at a time, are 4 x 2 or 2 x 4. Where no whole warps share the tile evenly, as many
-    threads as do, at most those of the warps: 5 x 25 of 128 for 100 x 100, so that the last warp has less than 32.
+    threads as do, at most those of the warps: 5 x 25 of 128 for 100 x 100, so that the last warp has less than 32. Of
+    these, neighbours read the same of the operand of which a thread reads more, which shared memory serves at once.
     """
     along_m, along_n = configuration.warps
     counts = [extent // wide for extent in configuration.tile[:2]]
@@ -267,7 +268,7 @@ def _threads_for(configuration: Configuration, wide: int) -> Layout:
         return Layout(((m, along_m), (n, along_n), 1), ((lanes[0], 32), (lanes[1], 32 * along_m), 0))
     shares = ([own for own in range(1, count + 1) if count % own == 0] for count in counts)
     m, n = max((x for x in product(*shares) if math.prod(x) <= configuration.threads), key=math.prod)
-    return Layout((m, n, 1))
+    return Layout((m, n, 1), (n, 1, 0) if counts[0] // m > counts[1] // n else (1, m, 0))
 
 
 # How CuTe's names spell the element types.
