@@ -8,9 +8,9 @@ is over. It does where, before it waits,
 - it knows of as many arrivals as the phases up to k - 1 take, whichever of them came first, and of all bytes of bulk
   copies that came to these phases.
 
-In the order that the simulator runs, the wait may well hold for phase k, and order what follows; on a GPU the thread
-may come earlier. It happens at the first wait: an mbarrier in phase 0 lets a wait with parity 1 through, as a producer
-wants it that finds all stages empty.
+In the order that the simulator runs, the wait may well hold for phase k; on a GPU the thread may come earlier. So for a
+thread that does not know, a wait orders nothing, and what relies on it races. It happens at the first wait: an mbarrier
+in phase 0 lets a wait with parity 1 through, as a producer wants it that finds all stages empty.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier.test_wait".
 """
@@ -19,30 +19,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.backends.sim.findings import Fault
-from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.order import Order
-from tilewright.backends.sim.together import Together
 from tilewright.backends.sim.values import Array
 from tilewright.ir.core import Buffer, Op
 
 _KEPT = 4  # phases: who goes on after phase k looks at those from k - 2 on, and arrivals may be in phase k + 1
-_HELP = (
-    "let the thread wait for each phase of the mbarrier, or meet those who have; an arrival that only marks a stage as "
-    "free before its first use can be left out: a wait with parity 1 goes on before phase 0 is over"
-)
 
 
 class EarlyWaits:
-    """What threads know of the phases of mbarriers when they wait; threads and barriers as `Together` numbers them."""
+    """What threads know of the phases of mbarriers when they wait: threads and barriers of a cluster, by numbers."""
 
-    def __init__(self, machine: Machine, together: Together, order: Order) -> None:
-        self._machine, self._together, self._order = machine, together, order
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._unsure: dict[tuple[int, int], tuple[Op, Buffer, int, int]] = {}  # the last such wait of each thread
         self._phases: dict[tuple[Buffer, int], _Phases] = {}
 
     def begin(self) -> None:
         """Forget the blocks that are over."""
         self._phases.clear()
+        self._unsure.clear()
 
     def arrive(self, buffer: Buffer | None, number: int, phase: Array, here: Array, by_agents: bool) -> None:
         """Take note of arrivals of threads, or of their copies, in a phase of a barrier, a number a block (rows, 1)."""
@@ -59,10 +54,10 @@ class EarlyWaits:
         columns[0, 2 * self._order.threads + copies] = True
         self._of(buffer, number).arrive(phase, columns, self._order.tick())
 
-    def acquire(self, op: Op, buffer: Buffer | None, number: int, phase: Array, here: Array) -> None:
-        """Report threads that go on after a phase and did not know that the one before was over."""
+    def acquire(self, op: Op, buffer: Buffer | None, number: int, phase: Array, here: Array) -> Array:
+        """Return the threads, of those that go on after a phase, that knew that the one before was over."""
         if buffer is None:
-            return
+            return here
         phases = self._of(buffer, number)
         unsure = phases.unsure(phase, here)
         if unsure is not None:
@@ -71,31 +66,36 @@ class EarlyWaits:
             known = known[rows if len(known) > 1 else 0, threads]
             known[np.arange(len(rows)), threads] = self._order.next  # its own arrivals
             of_each = phase[rows if len(phase) > 1 else np.zeros_like(rows), 0]
-            knows = phases.are_known(of_each, rows, known, 2 * self._order.threads)
-            if not knows.all():
-                n = int(np.argmin(knows))
-                self._report(op, buffer, number, (int(of_each[n]), int(rows[n]), int(threads[n])), int((~knows).sum()))
+            unknown = ~phases.are_known(of_each, rows, known, 2 * self._order.threads)
+            if unknown.any():
+                rows, threads, of_each = rows[unknown], threads[unknown], of_each[unknown]
+                here = np.array(np.broadcast_to(here, unsure.shape))
+                here[rows, threads] = False
+                waits = ((op, buffer, number, k) for k in of_each.tolist())
+                self._unsure.update(zip(zip(rows.tolist(), threads.tolist(), strict=True), waits, strict=True))
         phases.go_on(phase, here, self._order.tick())
+        return here
+
+    def told(self, *threads: tuple[int, int]) -> str:
+        """Return what is told of a race of threads (row, thread), one of which has gone on after such a wait."""
+        found = next((self._unsure[each] for each in threads if each in self._unsure), None)
+        if found is None:
+            return ""
+        op, buffer, number, phase = found
+        assert buffer.size is not None
+        name = buffer.name if buffer.size == 1 else f"{buffer.name}[{number % buffer.size}]"
+        line = "" if op.location is None else f" in line {op.location.line}"
+        return (
+            f"nothing tells the thread that phase {phase - 1} of {name} is over, so that its wait{line} for phase "
+            f"{phase} may hold before: let it wait for each phase, or meet those who have; an arrival that only marks "
+            "a stage as free can be left out, as a wait with parity 1 holds before phase 0 is over"
+        )
 
     def _of(self, buffer: Buffer, number: int) -> _Phases:
         found = self._phases.get((buffer, number))
         if found is None:
             found = self._phases[buffer, number] = _Phases(self._order.threads, self._order.columns)
         return found
-
-    def _report(self, op: Op, buffer: Buffer, number: int, where: tuple[int, int, int], count: int) -> None:
-        machine, view, (phase, row, thread) = self._machine, self._together, where
-        block, own = view.party(view.first + row, thread)
-        assert buffer.size is not None
-        element = number % buffer.size
-        name = buffer.name if buffer.size == 1 else f"{buffer.name}[{element}]"
-        fault = Fault(
-            op, "mbarrier-parity",
-            f"early wait: the thread waits for phase {phase} of {name}, and a wait with that parity goes on in phase "
-            f"{phase - 1}, too, which nothing tells the thread is over",
-            machine.block_coordinate(block), machine.thread_coordinate(own), buffer.name, help=_HELP, count=count,
-        )  # fmt: skip
-        machine.collector.report(fault)
 
 
 class _Phases:

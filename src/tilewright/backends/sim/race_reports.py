@@ -62,6 +62,7 @@ class Conflict:
     under_way: bool
     count: int
     unfenced: bool = False
+    cause: str = ""  # what is told in place of the usual help
 
     @property
     def same_thread(self) -> bool:
@@ -111,7 +112,7 @@ def report(machine: Machine, conflict: Conflict) -> None:
         conflict.index,
         coordinate,
         notes,
-        _help(conflict, kind, machine),
+        conflict.cause or _help(conflict, kind, machine),
         conflict.count,
         other=early.op,
         role=f"the {late.noun}: ",

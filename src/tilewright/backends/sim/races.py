@@ -90,7 +90,7 @@ class RaceChecker(Observer):
         blocks = self.together.size if self.together.size > 1 else 0
         self.order: Order = Order(self.together.threads, machine.warp, partial, others, blocks)
         self.presence: Presence = Presence(machine, self.together, self.order)
-        self.early: EarlyWaits = EarlyWaits(machine, self.together, self.order)
+        self.early: EarlyWaits = EarlyWaits(self.order)
         self.fences: dict[Space, ProxyFences] = {
             space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)
         }
@@ -192,7 +192,7 @@ class RaceChecker(Observer):
         for element, here in _elements(signal):
             barrier, phase = (signal.buffer, element), _phase(signal, here)
             self.presence.acquire(*barrier, phase)
-            self.early.acquire(signal.op, *barrier, phase, here)
+            here = self.early.acquire(signal.op, *barrier, phase, here)
             self.order.acquire(barrier, phase, here)
             if self.clocks is not None:
                 self.clocks.acquire(barrier, phase, here)
@@ -522,8 +522,10 @@ class RaceChecker(Observer):
             event, where, word = kind >> 2, int(at[np.argmax(same)]), int(words[np.argmax(same)])
             op, done = self._accesses[bisect.bisect_left(self._numbers, event) - 1]
             row, thread = int(touch.rows[where]), int(touch.threads[where])
+            cluster, other_thread = self._who(region, word, event, row)
+            cause = self.early.told((row, thread), (cluster - self.together.first, other_thread))
             block, thread = self.together.party(self.together.first + row, thread)
-            other_block, other_thread = self.together.party(*self._who(region, word, event, row))
+            other_block, other_thread = self.together.party(cluster, other_thread)
             conflict = Conflict(
                 Party(access.op, access.kind, block, thread),
                 Party(op, done, other_block, other_thread),
@@ -532,6 +534,7 @@ class RaceChecker(Observer):
                 word >= UNDER_WAY,
                 int(same.sum()) * self.together.blocks // region.rows,
                 unfenced,
+                cause,
             )
             report(self._machine, conflict)
 
