@@ -1,13 +1,12 @@
-"""Kernels compiled ahead of time: files that launch them from C, C++, Python and PyTorch, without this library.
+"""Kernels compiled ahead of time: files that launch them from C, C++, Python and PyTorch, without this library."""
 
-sizes          extents and numbers that only a launch knows, as a grid's function sees them
-expressions    what a launch computes on the host, as C and as Python
-functions      a kernel with its arguments, compiled for several GPUs
-c_text         the C header and the launcher's source
-python_text    the loaders for Python and PyTorch
-_loader        what the Python loader consists of, beside its tables; written into each package as it is
-package        Package: functions, checked and written
-"""
+# sizes          extents and numbers that only a launch knows, as a grid's function sees them
+# expressions    what a launch computes on the host, as C and as Python
+# functions      a kernel with its arguments, compiled for several GPUs
+# c_text         the C header and the launcher's source
+# python_text    the loaders for Python and PyTorch
+# _loader        what the Python loader consists of, beside its tables; written into each package as it is
+# package        Package: functions, checked and written
 
 from tilewright.ahead.functions import ExportedFunction
 from tilewright.ahead.package import Package
