@@ -222,21 +222,38 @@ def results_of(call: Call) -> list[torch.Tensor]:
     return [x for x in (found if isinstance(found, tuple) else (found,)) if x is not None]
 
 
+class Repeated:
+    """A call made again and again: of each of its results how often it differed from the first one's, and how far."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.calls = call, 0
+        self.first = [x.clone() for x in results_of(call)]
+        self.differing = torch.zeros(len(self.first), device=self.first[0].device, dtype=torch.int64)
+        self.farthest = torch.zeros(len(self.first), device=self.first[0].device, dtype=torch.float64)
+        self.batch = BATCH if self.first[0].is_cuda else 1
+
+    def again(self) -> None:
+        """Call once more, and compare without a wait for the GPU."""
+        for n, (x, y) in enumerate(zip(self.first, results_of(self.call), strict=True)):
+            differs = (x != y) & ~(x.isnan() & y.isnan())
+            self.differing[n] += differs.any()
+            far = (x.double() - y.double()).abs().where(differs, 0).max()
+            self.farthest[n] = torch.maximum(self.farthest[n], far)
+        self.calls += 1
+
+    def found(self) -> dict[str, Any]:
+        """Return the figures."""
+        return {"calls": self.calls, "differing": self.differing.tolist(), "farthest": self.farthest.tolist()}
+
+
 def repeat(call: Call, seconds: float) -> dict[str, Any]:
-    """Call for so many seconds; return the calls and, for each result, how many of them differed and how far."""
-    first = [x.clone() for x in results_of(call)]
-    differing = [torch.zeros((), device=x.device, dtype=torch.int64) for x in first]
-    farthest = [torch.zeros((), device=x.device, dtype=torch.float64) for x in first]
-    calls, end = 0, time.monotonic() + seconds
-    while calls == 0 or time.monotonic() < end:
-        for _ in range(BATCH if first[0].is_cuda else 1):
-            for n, (x, y) in enumerate(zip(first, results_of(call), strict=True)):
-                differs = (x != y) & ~(x.isnan() & y.isnan())
-                differing[n] += differs.any()
-                farthest[n] = torch.maximum(farthest[n], (x.double() - y.double()).abs().where(differs, 0).max())
-            calls += 1
-        torch.stack(differing).tolist()  # waits for all
-    return {"calls": calls, "differing": [int(x) for x in differing], "farthest": [float(x) for x in farthest]}
+    """Call for so many seconds, and return what was found."""
+    repeated, end = Repeated(call), time.monotonic() + seconds
+    while repeated.calls == 0 or time.monotonic() < end:
+        for _ in range(repeated.batch):
+            repeated.again()
+        repeated.differing.tolist()  # waits for all
+    return repeated.found()
 
 
 def main() -> int:

@@ -23,12 +23,11 @@ os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 
 import torch  # NCCL reads the environment
 import torch.distributed as dist
-from benchmarks.repeated import results_of
+from benchmarks.repeated import Repeated
 from benchmarks.timing import machine
 
 import tilewright as tw
 
-BATCH = 20  # calls between two looks at the clock
 LONGEST = 400_000  # clocks that a rank rests
 ROWS = (64, 512, 1000, 4096)
 Named = tuple[str, Callable[[], Any], torch.Tensor]  # what is called, and what it gives in float64
@@ -87,24 +86,17 @@ def rest(device: torch.device, draw: random.Random) -> None:
 
 
 def repeat(call: Callable[[], Any], seconds: float, device: torch.device, draw: random.Random) -> dict[str, Any]:
-    """Call for so many seconds; return the calls, and how many of them differed on any rank and how far."""
-    (first,) = (x.clone() for x in results_of(call))
-    differing = torch.zeros((), device=device, dtype=torch.int64)
-    farthest = torch.zeros((), device=device, dtype=torch.float64)
-    calls, end, goes_on = 0, time.monotonic() + seconds, torch.ones((), device=device)
+    """Call for so many seconds; return the calls, and how many of them differed on the ranks together, and how far."""
+    repeated, end, goes_on = Repeated(call), time.monotonic() + seconds, torch.ones((), device=device)
     while goes_on:
-        for _ in range(BATCH if device.type == "cuda" else 1):
+        for _ in range(repeated.batch):
             rest(device, draw)
-            (found,) = results_of(call)
-            differs = found != first
-            differing += differs.any()
-            farthest = torch.maximum(farthest, (found.double() - first.double()).abs().where(differs, 0).max())
-            calls += 1
+            repeated.again()
         goes_on = torch.full((), float(time.monotonic() < end), device=device)
         dist.broadcast(goes_on, 0)  # or a rank would leave the others
-    dist.all_reduce(differing)
-    dist.all_reduce(farthest, dist.ReduceOp.MAX)
-    return {"calls": calls, "differing": int(differing), "farthest": float(farthest)}
+    dist.all_reduce(repeated.differing)
+    dist.all_reduce(repeated.farthest, dist.ReduceOp.MAX)
+    return repeated.found()
 
 
 def main() -> int:
@@ -130,7 +122,7 @@ def main() -> int:
             found[name] = repeat(call, options.seconds, device, draw) | {"error": error}
             if dist.get_rank() == 0:
                 print(f"\r{len(found)} products", end="", file=sys.stderr, flush=True)
-    wrong = {name: each for name, each in found.items() if each["differing"] or each["error"] > 2e-2}
+    wrong = {name: each for name, each in found.items() if any(each["differing"]) or each["error"] > 2e-2}
     if dist.get_rank() == 0:
         print(f"\n{len(found)} products, {sum(x['calls'] for x in found.values())} calls, {len(wrong)} differ")
         for name, each in wrong.items():
