@@ -47,6 +47,8 @@ class Operators:
                 yield self.attention(2, 4, tokens, head, causal=causal)
         yield self.attention(2, 8, 1500, 128, shared=2, causal=True)
         yield self.attention(2, 4, 900, 192, values=128, causal=True)
+        yield self.attention(2, 8, 1000, 192, values=128, shared=2)
+        yield self.attention(2, 4, 333, 160, values=64, causal=True)
         yield self.attention(1, 2, 4096, 64, causal=True)
         yield self.attention(2, 4, 700, 128, window=(100, 0))
         for rows, columns in ((4096, 4096), (777, 1111), (64, 131072), (5000, 64), (300, 16384), (2000, 8192)):

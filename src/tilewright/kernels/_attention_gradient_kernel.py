@@ -9,7 +9,8 @@ has 64 keys; the product with W^T needs those of all, and W passes through share
 later, so that consumers need not be at the same step: one multiplies while the other one computes exponentials.
 
 Registers do not hold dK and dV of 64 keys and a head of more than 128. There both consumers have the same 64 keys, and
-half of the head each of dV, dK and dQ; one computes P and the other one W, and both pass through shared memory.
+half of the head each of dV, dK and dQ; one computes P and the other one W, and both pass through shared memory. Where
+K has heads of up to 192 and V of up to 128 they do hold them, and one product beside them.
 
 dQ is added up in global memory, in float32 and in the order of the threads' registers, by bulk copies that two warps
 start. Without `turns` each of them serves a consumer. With them the blocks add in one order, and bits are the same each
@@ -67,11 +68,10 @@ def gradients_by_warpgroups(
     tokens before and behind the one beside it. Blocks take the tiles of `together` key heads, then those of the next.
     Sequences are those of `attend_by_warpgroups`; in one array, tops and deltas have numbers for each slot, as sums.
     """
-    sKV, sQG = tw.shared(K.dtype, plan.smem_a), tw.shared(K.dtype, plan.smem_b)
-    sW, sums_of_step = tw.shared(K.dtype, plan.smem_w), tw.shared(tw.float32, plan.smem_sums)
-    s_tops, s_deltas = (tw.shared(tw.float32, plan.smem_numbers) for _ in "td")
-    there = tw.pipeline(1, consumers=4 * plan.consumers, bytes=4 * plan.rows * plan.head)
-    ring = tw.pipeline(plan.stages, consumers=4 * plan.consumers, bytes=4 * plan.columns * plan.head + 8 * plan.columns)
+    shared = reserve(K.dtype, plan)
+    of_both = 2 * (plan.head + plan.head_beside)  # bytes of a row of K and V, and of Q and dO
+    there = tw.pipeline(1, consumers=4 * plan.consumers, bytes=plan.rows * of_both)
+    ring = tw.pipeline(plan.stages, consumers=4 * plan.consumers, bytes=plan.columns * (of_both + 8))
     written, used = (
         tw.mbarrier(4 * consumers, stages=plan.smem_w.shape[2]) for consumers in (plan.writers, plan.consumers)
     )
@@ -81,22 +81,32 @@ def gradients_by_warpgroups(
     if tw.warpgroup_id() == 0:
         tw.set_registers(plan.registers[0])
         if tw.thread_idx.x == 0:
-            bring(K, V, Q, dO, tops, deltas, sKV, sQG, s_tops, s_deltas,
-                  there.producer(), ring.producer(), place, plan)  # fmt: skip
+            bring(K, V, Q, dO, tops, deltas, shared, there.producer(), ring.producer(), place, plan)
         elif (tw.thread_idx.x == 32) | (tw.thread_idx.x == 64):
             if turns is None:
-                hand_over(Q, sums, sums_of_step, full, empty, K, place, plan)
+                hand_over(Q, sums, shared.sums, full, empty, K, place, plan)
             else:
-                hand_over_in_turn(Q, sums, turns, sums_of_step, full, empty, K, after, place, plan)
+                hand_over_in_turn(Q, sums, turns, shared.sums, full, empty, K, after, place, plan)
     else:
         tw.set_registers(plan.registers[1])
-        shared, barriers = Shared(sKV, sQG, sW, sums_of_step, s_tops, s_deltas), Barriers(written, used, full, empty)
-        consumer, group = (
-            Consumer(plan, place, shared, barriers, K.dtype, scale, before, after),
-            Q.shape[1] // K.shape[1],
-        )
+        barriers, group = Barriers(written, used, full, empty), Q.shape[1] // K.shape[1]
+        consumer = Consumer(plan, place, shared, barriers, K.dtype, scale, before, after)
         consumer.add_up(there.consumer(), ring.consumer(), group)
         consumer.store(dK, dV, factor)
+
+
+@tw.function
+def reserve(dtype, plan):
+    """Return the shared memory of a block."""
+    tiles = [tw.shared(dtype, layout) for layout in (*plan.smem_kv, *plan.smem_qg)]
+    both = None
+    if plan.is_divided:
+        both = tiles
+        kv, qg = tiles
+        tiles = [kv[:, :, 0], kv[:, :, 1], qg, tw.domain_offset((0, 0, plan.stages), qg)]
+    weights, sums = tw.shared(dtype, plan.smem_w), tw.shared(tw.float32, plan.smem_sums)
+    tops, deltas = (tw.shared(tw.float32, plan.smem_numbers) for _ in "td")
+    return Shared(*tiles, both, weights, sums, tops, deltas)
 
 
 @tw.function
@@ -130,7 +140,7 @@ def place_of(K, Q, tokens_at, keys_at, lengths, before, after, together, plan):
 
 
 @tw.function
-def bring(K, V, Q, dO, tops, deltas, sKV, sQG, s_tops, s_deltas, there, state, place, plan):
+def bring(K, V, Q, dO, tops, deltas, shared, there, state, place, plan):
     """Bring keys once, and tokens from the last ones that see them to the first ones, of all heads of the group.
 
     A block adds behind those of earlier keys. It falls behind them once where all heads of a tile of tokens come in
@@ -143,22 +153,26 @@ def bring(K, V, Q, dO, tops, deltas, sKV, sQG, s_tops, s_deltas, there, state, p
         return tw.domain_offset((first, 0), rows) if place.is_packed else rows
 
     with there.fill() as (_, full):
-        for which, x in enumerate((K, V)):
-            source = tw.local_tile(rows_of(x, head, place.first_key), (plan.rows, plan.head), (tile, 0))
-            tw.copy(LOAD, source, sKV[:, :, which], barrier=full)
+        for x, target in ((K, shared.K), (V, shared.V)):
+            bring_tile(rows_of(x, head, place.first_key), tile, target, full)
     group = Q.shape[1] // K.shape[1]
     for step in range(end - begin):
         number = end - 1 - step
         for member in range(group):
             of_tokens = head * group + member
             with state.fill() as (stage, full):
-                for which, x in enumerate((Q, dO)):
-                    source = rows_of(x, of_tokens, place.first_token)
-                    part = tw.local_tile(source, (plan.columns, plan.head), (number, 0))
-                    tw.copy(LOAD, part, sQG[:, :, which * plan.stages + stage], barrier=full)
-                for numbers, target in ((tops, s_tops), (deltas, s_deltas)):
+                for x, stages in ((Q, shared.Q), (dO, shared.G)):
+                    bring_tile(rows_of(x, of_tokens, place.first_token), number, stages[:, :, stage], full)
+                for numbers, target in ((tops, shared.tops), (deltas, shared.deltas)):
                     source, slot = tw.guarded(numbers)[batch, of_tokens, ...], place.first_slot + number
                     tw.copy(LOAD, tw.local_tile(source, (plan.columns,), (slot,)), target[:, stage], barrier=full)
+
+
+@tw.function
+def bring_tile(source, number, target, full):
+    """Begin to bring a tile of rows, and of all elements of a head."""
+    rows, head = (tw.size(extent) for extent in target.shape)
+    tw.copy(LOAD, tw.local_tile(source, (rows, head), (number, 0)), target, barrier=full)
 
 
 @tw.function
@@ -217,8 +231,11 @@ def release(empty):
 class Shared(NamedTuple):
     """The shared memory of a block."""
 
-    KV: Any  # (keys, head, which)
-    QG: Any  # (tokens, head, stage): first all stages of Q, then those of dO
+    K: Any  # (keys, head)
+    V: Any
+    Q: Any  # (tokens, head, stage)
+    G: Any  # dO
+    both: Any  # if a consumer has half of the head, K and V in one tensor, and Q and dO: a runtime number chooses
     W: Any  # (keys, tokens, stage), or P and W
     sums: Any  # a piece of dQ, of each consumer
     tops: Any  # (tokens, stage)
@@ -248,17 +265,19 @@ class Consumer:
             mma.get_slice(self.consumer * WARPGROUP) for mma in (plan.sums, plan.value_sums, plan.tokens)
         )
         by_scores = plan.scores.get_slice(of_scores if plan.is_divided else self.consumer * WARPGROUP)
-        self.tKV, self.tQG = by_scores.partition_A(shared.KV), by_scores.partition_B(shared.QG)
-        turned_qg = shared.QG.map_layout(lambda layout: tw.select(layout, 1, 0, 2))
-        self.turned_q = by_sums.partition_B(turned_qg)
-        of_values = plan.value_head, plan.columns, 2 * plan.stages
-        self.turned_g = by_values.partition_B(tw.local_tile(turned_qg, of_values, (0, 0, 0)))
-        self.tP = by_sums.partition_A(shared.W) if plan.is_divided else None
+        # Operands of S and of dP; if a consumer has half of the head, those of both in one.
+        of_keys, of_tokens = (shared.K, shared.V), (shared.Q, shared.G)
+        if plan.is_divided:
+            of_keys, of_tokens = ((each,) for each in shared.both)
+        self.of_keys = [by_scores.partition_A(each) for each in of_keys]
+        self.of_tokens = [by_scores.partition_B(each) for each in of_tokens]
+        turned_q, turned_g = (x.map_layout(lambda layout: tw.select(layout, 1, 0, 2)) for x in (shared.Q, shared.G))
+        self.turned_q = by_sums.partition_B(turned_q)
+        of_values = plan.value_head, plan.columns, plan.stages
+        self.turned_g = by_values.partition_B(tw.local_tile(turned_g, of_values, (0, 0, 0)))
+        self.weights = by_sums.partition_A(shared.W) if plan.is_divided or plan.is_tight else None
         self.tW = by_tokens.partition_A(shared.W.map_layout(lambda layout: tw.select(layout, 1, 0, 2)))
-        turned, self.wide = (
-            shared.KV[:, :, 0].map_layout(lambda layout: tw.select(layout, 1, 0)),
-            plan.head // plan.parts,
-        )
+        turned, self.wide = shared.K.map_layout(lambda layout: tw.select(layout, 1, 0)), plan.head // plan.parts
         self.turned_k = [
             by_tokens.partition_B(tw.local_tile(turned, (self.wide, plan.rows), (n, 0))) for n in range(plan.parts)
         ]
@@ -283,14 +302,13 @@ class Consumer:
         self.put_nothing()
         there.acquire()
         if place.is_cut:
-            of_both = [self.shared.KV[:, :, which] for which in range(2)]
-            clear_behind(of_both, place.keys - self.first, plan)
+            clear_behind([self.shared.K, self.shared.V], place.keys - self.first, plan)
         steps = group * (place.end - place.begin)
         column, heads_left = (place.end - 1) * plan.columns, group
         for n in tw.range(1, steps + 1, unroll=1):
             stage = state.acquire()
             if place.is_packed:
-                of_both = [self.shared.QG[:, :, stage], self.shared.QG[:, :, plan.stages + stage]]
+                of_both = [each[:, :, stage] for each in (self.shared.Q, self.shared.G)]
                 clear_behind(of_both, place.tokens - column, plan)
             S = fragment(plan.scores, plan.rows, plan.columns)
             if plan.parts > 1:  # passed on under this product, and the other half under that of dK
@@ -303,9 +321,12 @@ class Consumer:
                 state.give_back(tw.where(stage == 0, plan.stages, stage) - 1)
                 if plan.parts > 1:
                     self.pass_on(n - 1, acc_q, 1)
-            if plan.is_divided:
+            if plan.is_divided or plan.is_tight:
                 tw.wgmma_wait(0)
+            if plan.is_divided:
                 self.divide(n, stage, column, S)
+            elif plan.is_tight:
+                self.multiply_in_turn(n, stage, column, S)
             else:
                 self.multiply(n, stage, column, S)
             column = tw.where(heads_left == 1, column - plan.columns, column)
@@ -346,7 +367,7 @@ class Consumer:
         if plan.columns > 64:
             shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))
         tw.wgmma_fence()
-        tw.gemm(plan.value_sums, weights, self.turned_g[:, :, :, plan.stages + stage], self.acc_v)
+        tw.gemm(plan.value_sums, weights, self.turned_g[:, :, :, stage], self.acc_v)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
         self.incline(slopes, shares, stage)
@@ -355,6 +376,37 @@ class Consumer:
         steep = tw.as_operand_a(plan.scores, dP, to=plan.sums)
         acc_q = self.begin_tokens(n - 1, 0)
         tw.gemm(plan.sums, steep, self.turned_q[:, :, :, stage], self.acc_k)
+        tw.wgmma_commit()
+        tw.wgmma_wait(1)
+        signal(used[(n - 1) % stages])
+        if n > 1:
+            self.pass_on(n - 1, acc_q, 0)
+
+    @tw.function
+    def multiply_in_turn(self, n, stage, column, S):
+        """Compute a step of 64 keys where sums leave registers for one product beside them; the others multiply then.
+
+        P stays in registers, and W is read from shared memory. What comes from P ends before it is an operand, or it
+        would be held twice.
+        """
+        plan, used, stages = self.plan, self.barriers.used, self.shared.W.shape[2]
+        self.weigh(tw.accumulator_rows(plan.scores, S), stage, column)
+        weights = tw.as_operand_a(plan.scores, S, to=plan.value_sums)
+        shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))
+        dP = fragment(plan.scores, plan.rows, plan.columns)
+        self.begin_scores(1, stage, dP)
+        tw.wgmma_wait(0)
+        self.incline(tw.accumulator_rows(plan.scores, dP), shares, stage)
+        tw.wgmma_fence()
+        tw.gemm(plan.value_sums, weights, self.turned_g[:, :, :, stage], self.acc_v)
+        tw.wgmma_commit()
+        used[n % stages].wait((n // stages + 1) % 2)
+        self.put(n % stages, dP)
+        tw.named_barrier(1 + self.consumer, WARPGROUP).sync()  # all of its W is there
+        tw.wgmma_wait(0)
+        acc_q = self.begin_tokens(n - 1, 0)
+        tw.wgmma_fence()
+        tw.gemm(plan.sums, self.weights[:, :, :, n % stages], self.turned_q[:, :, :, stage], self.acc_k)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
         signal(used[(n - 1) % stages])
@@ -379,10 +431,10 @@ class Consumer:
             self.put(1, S)
         written[0].wait((n - 1) % 2)
         tw.wgmma_fence()
-        tw.gemm(plan.value_sums, self.tP[:, :, :, 0], self.turned_g[:, :, :, plan.stages + stage], self.acc_v)
+        tw.gemm(plan.value_sums, self.weights[:, :, :, 0], self.turned_g[:, :, :, stage], self.acc_v)
         tw.wgmma_commit()
         acc_q = self.begin_tokens(n, 0)
-        tw.gemm(plan.sums, self.tP[:, :, :, 1], self.turned_q[:, :, :, stage], self.acc_k)
+        tw.gemm(plan.sums, self.weights[:, :, :, 1], self.turned_q[:, :, :, stage], self.acc_k)
         tw.wgmma_commit()
         tw.wgmma_wait(1)
         signal(used[0])
@@ -392,10 +444,13 @@ class Consumer:
     def begin_scores(self, which, stage, acc):
         """Begin the product of K or V with Q or dO of a stage."""
         tw.wgmma_fence()
-        stage_of_both = which * self.plan.stages + stage
         for n in tw.static_range(max(self.plan.depths) // 16):
             if n < self.plan.depths[1] // 16 or which == 0:
-                a, b = self.tKV[:, :, n, which], self.tQG[:, :, n, stage_of_both]
+                if self.plan.is_divided:
+                    a = self.of_keys[0][:, :, n, which]
+                    b = self.of_tokens[0][:, :, n, which * self.plan.stages + stage]
+                else:
+                    a, b = self.of_keys[which][:, :, n], self.of_tokens[which][:, :, n, stage]
                 tw.gemm(self.plan.scores, a, b, acc, accumulate=n > 0)
         tw.wgmma_commit()
 

@@ -80,12 +80,13 @@ def clear_behind(tiles, count, plan):
 
     They are behind a sequence's last one: their weights are 0, and 0 times what is there may be NaN.
     """
-    rows, beside, threads = tw.size(tiles[0].shape[0]), plan.head // VECTOR, WARPGROUP * plan.consumers
+    rows, threads = tw.size(tiles[0].shape[0]), WARPGROUP * plan.consumers
     if count < rows:
         zeros = tw.registers(tiles[0].dtype, VECTOR)
         tw.clear(zeros)
-        for place in range(tw.maximum(count, 0) * beside + tw.thread_idx.x - WARPGROUP, rows * beside, threads):
-            for tile in tiles:
+        for tile in tiles:
+            beside = tw.size(tile.shape[1]) // VECTOR
+            for place in range(tw.maximum(count, 0) * beside + tw.thread_idx.x - WARPGROUP, rows * beside, threads):
                 tw.copy(zeros, tw.local_tile(tile, (1, VECTOR), (place // beside, place % beside)))
         tw.fence_proxy_async()  # wgmma reads them
         tw.named_barrier(1 + 2 * plan.consumers, threads).sync()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from tilewright import atoms
 from tilewright.arch import VECTOR_BYTES, Arch
@@ -13,6 +14,8 @@ from tilewright.dtypes import DType, bfloat16, float16
 from tilewright.layout import ComposedLayout, Layout, tile_to_shape
 from tilewright.runtime.views import View
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_mma
+
+Layouts = tuple[ComposedLayout, ...]
 
 WARPGROUP = 128
 HEADS = (64, 128, 192, 256)
@@ -215,8 +218,9 @@ class HopperGradientPlan:
     head: int
     value_head: int
     depths: tuple[int, int]  # elements of a head that S and dP add up products of
-    smem_a: ComposedLayout  # (rows, head, 2)
-    smem_b: ComposedLayout  # (columns, head, 2 stages)
+    head_beside: int  # elements of tiles of V and dO
+    smem_kv: Layouts  # K and V: (rows, head); if divided, both in one (rows, head, 2)
+    smem_qg: Layouts  # Q and dO: (columns, head, stages); if divided, (columns, head, 2 stages)
     smem_w: ComposedLayout  # (rows, columns, stages), or P and W
     smem_tokens: ComposedLayout  # (columns, head)
     smem_numbers: Layout  # (columns, stages)
@@ -242,9 +246,22 @@ class HopperGradientPlan:
         return self.rows == 64
 
     @property
+    def is_tight(self) -> bool:
+        """Whether a consumer's registers hold dK and dV of its keys and one product, but not the next one."""
+        return not self.is_divided and self.head > 128
+
+    @property
     def writers(self) -> int:
         """How many consumers write to a stage of W, or to P."""
         return 1 if self.is_divided else self.consumers
+
+
+def _both(heads: Sequence[tuple[Any, int]], rows: int, stages: tuple[int, ...], in_one: bool) -> Layouts:
+    """Return the layouts of K and V, or Q and dO: (rows, head, stages) each, or one that has all stages of both."""
+    if not in_one:
+        return tuple(tile_to_shape(atom, (rows, head, *stages)) for atom, head in heads)
+    atom, head = heads[0]
+    return (tile_to_shape(atom, (rows, head, 2 * math.prod(stages))),)
 
 
 @lru_cache(maxsize=64)
@@ -264,36 +281,35 @@ def hopper_gradient_plan(
     head, value_head = filled(elements), filled(values)
     if head == 256 and value_head != 128:  # a half is of whole lines
         value_head = head
-    # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them, or of 96 and
-    # 48; shared memory has room for 16 numbers of each thread beside two stages of heads of 256.
+    # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; or of half of
+    # 192 and 48; or of 192 and 128, and 48. Shared memory has room for 16 numbers of each thread beside two stages of
+    # heads of 256, and for 24 beside those of 192 and 128.
     rows, columns, parts, pieces = {
         64: (128, 128, 1, 1),
         128: (128, 64, 1, 1),
         192: (64, 64, 1, 1),
         256: (64, 64, 2, 4),
     }[head]
-    is_divided, types, lines = head > 128, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
-    of_w = 2 if ordered or is_divided else 3
+    if head == 192 and value_head <= 128:
+        rows, pieces = 128, 2
+    stages, types, lines = 2, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
+    is_divided = rows == 64
+    head_beside = head if is_divided else value_head
+    of_w = 2 if ordered or head > 128 else 3
     of_heads = atoms.GMMA_K_SW64(dtype) if head == 192 else lines  # half of a head is not whole lines of 64
-    of_keys, of_tokens, of_weights, of_sums = (
-        tile_to_shape(atom, shape)
-        for atom, shape in (
-            (of_heads, (rows, head, 2)),
-            (of_heads, (columns, head, 4)),
-            (lines, (rows, columns, of_w)),
-            (of_heads, (columns, head)),
-        )
-    )
+    both = (of_heads, head), (lines, value_head)
+    of_keys, of_tokens = _both(both, rows, (), is_divided), _both(both, columns, (stages,), is_divided)
+    of_weights, of_sums = tile_to_shape(lines, (rows, columns, of_w)), tile_to_shape(of_heads, (columns, head))
     # Consumers share the head of dQ, or its tokens; and the keys of dK and dV, or their head.
     over, by_keys = (1, 2, 1) if columns == 64 else (2, 1, 1), (rows // 64, 1, 1)
     apart = (1, 2, 1) if is_divided else by_keys
     scores = make_tiled_mma(getattr(atoms, f"SM90_64x{columns}x16_{types}_SS"), by_keys)
     sums, value_sums = (
         make_tiled_mma(
-            getattr(atoms, f"SM90_64x{n // apart[1]}x16_{types}_{'SS' if is_divided else 'RS'}").with_majors("K", "MN"),
+            getattr(atoms, f"SM90_64x{n // apart[1]}x16_{types}_{kind}").with_majors("K", "MN"),
             apart,
         )
-        for n in (head, value_head)
+        for n, kind in ((head, "SS" if head > 128 else "RS"), (value_head, "SS" if is_divided else "RS"))
     )
     turned = getattr(atoms, f"SM90_64x{head // over[1] // parts}x16_{types}_SS").with_majors("MN", "MN")
     tokens = make_tiled_mma(turned, over)
@@ -304,11 +320,12 @@ def hopper_gradient_plan(
         head,
         value_head,
         (multiplied(elements), multiplied(values)),
+        head_beside,
         of_keys,
         of_tokens,
         of_weights,
         of_sums,
-        Layout((columns, 2)),
+        Layout((columns, stages)),
         Layout((lines_of_sums, 256, 2), (256, 1, 256 * lines_of_sums)),
         Layout((lines_of_sums // 2, WARPGROUP, 4, 2), (512, 4, 1, 256 * lines_of_sums)),
         scores,
@@ -320,6 +337,7 @@ def hopper_gradient_plan(
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
         parts,
         pieces,
+        stages,
         registers=(40, 232) if is_divided else (24, 240),
     )
 

@@ -228,20 +228,24 @@ def test_warpgroups_fit_into_registers(head: int, values: int, left: bool, right
 
 
 @pytest.mark.parametrize("kind", ["", "sequences", "lengths"])
-@pytest.mark.parametrize(("head", "ordered"), [(head, order) for head in (64, 128, 256) for order in (False, True)])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("head", "values"), [(64, 64), (128, 128), (192, 64), (192, 128), (192, 192), (256, 256)])
 @pytest.mark.slow
-def test_gradients_by_warpgroups_fit_into_registers(head: int, ordered: bool, kind: str) -> None:
-    plan = hopper_gradient_plan(tw.bfloat16, head, ordered)
-    x, number = tw.spec(tw.bfloat16, (1, 2, 4096, head)), tw.spec(tw.float32, (1, 2, 4224))
+def test_gradients_by_warpgroups_fit_into_registers(head: int, values: int, ordered: bool, kind: str) -> None:
+    plan = hopper_gradient_plan(tw.bfloat16, head, ordered, values)
+    x, v = (tw.spec(tw.bfloat16, (1, 2, 4096, elements)) for elements in (head, values))
+    number = tw.spec(tw.float32, (1, 2, 4224))
     offsets = tw.spec(tw.int32, (9,)) if kind == "sequences" else None
     lengths = tw.spec(tw.int32, (1,)) if kind == "lengths" else None
     slots, lines = 2 * 4096 // plan.columns * plan.consumers, plan.columns * head // 512
     sums, turns = tw.spec(tw.float32, (slots, lines, 256)), tw.spec(tw.int32, (slots,)) if ordered else None
     numbers = np.float32(0.1), np.float32(0.1), np.int32(1), np.int32(1), np.int32(2)
-    arrays = (x, x, sums, turns, x, x, x, x, number, number, offsets, offsets, lengths)
+    arrays = (x, v, sums, turns, x, v, x, v, number, number, offsets, offsets, lengths)
     lowered = gradients_by_warpgroups.lower(*arrays, *numbers, plan, arch="sm_90a", block=plan.threads)
     resources = lowered.module.resources
-    assert not resources.spills and not re.search(r"C75\d\d", lowered.module.log), resources
+    # Where registers are full but for one product, a few numbers of the block are spilled, and no sums.
+    assert resources.spill_stores + resources.spill_loads <= 100 * plan.is_tight, resources
+    assert not re.search(r"C75\d\d", lowered.module.log), lowered.module.log
 
 
 @pytest.mark.parametrize(
