@@ -14,6 +14,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,7 @@ DEFAULT_OPTIONS = ("--std=c++17", "-fmad=false", "--ptxas-options=-v")
 
 _PATTERN = "nvrtc64_*_0.dll" if WINDOWS else "libnvrtc.so.*"
 _NAMES = ("nvrtc64_130_0.dll", "nvrtc64_120_0.dll") if WINDOWS else ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+_BUILTINS = "nvrtc-builtins64_*.dll" if WINDOWS else "libnvrtc-builtins.so.*"
 _FEW_REGISTERS = "C7602"  # ptxas: an instruction needs more
 _MAX_ERRORS_SHOWN = 5
 
@@ -295,7 +297,7 @@ def _library() -> ctypes.CDLL:
     names = [str(path)] if path is not None else [*_pathfinder_names(), *_NAMES]
     for name in names:
         try:
-            return declared(ctypes.CDLL(name), NVRTC)
+            return declared(_load(name), NVRTC)
         except OSError:
             continue
     raise CompileError(
@@ -303,6 +305,15 @@ def _library() -> ctypes.CDLL:
         details=[f"looked for {_PATTERN} in nvidia/*/ of every import path, then for {', '.join(names)}"],
         help=INSTALL,
     )
+
+
+def _load(name: str) -> ctypes.CDLL:
+    """Load NVRTC, and before it the builtins beside it, which it opens by name; that of 13.0 does not look there."""
+    path = Path(name)
+    for builtins in path.parent.glob(_BUILTINS) if path.is_absolute() else ():
+        with suppress(OSError):  # then NVRTC says what it does not find
+            ctypes.CDLL(str(builtins))
+    return ctypes.CDLL(name)
 
 
 def _pathfinder_names() -> list[str]:

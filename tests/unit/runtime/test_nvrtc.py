@@ -177,6 +177,18 @@ def test_without_the_wheel_the_command_is_named(monkeypatch: pytest.MonkeyPatch)
     assert caught.value.help == 'pip install "tilewright[cuda]"'
 
 
+def test_builtins_beside_the_library_are_loaded_before_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """NVRTC 13.0 opens them by name, and its wheel has no path where they are looked for."""
+    for name in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0", "libnvrtc-builtins.alt.so.13.0"):
+        (tmp_path / name).touch()
+    loaded: list[str] = []
+    monkeypatch.setattr(nvrtc, "library_path", lambda: tmp_path / "libnvrtc.so.13")
+    monkeypatch.setattr(nvrtc, "declared", lambda library, _: library)
+    monkeypatch.setattr(nvrtc.ctypes, "CDLL", lambda name: loaded.append(Path(name).name))
+    nvrtc._library.__wrapped__()
+    assert loaded == ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"]
+
+
 def test_the_identity_changes_with_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     library = tmp_path / "libnvrtc.so.13"
     library.write_bytes(b"one")
