@@ -299,7 +299,8 @@ class Consumer:
     def add_up(self, there, state, group):
         """Add up dK and dV of the tokens that see the keys, in all heads of a group, and pass parts of dQ on."""
         plan, place = self.plan, self.place
-        self.put_nothing()
+        if not plan.is_tight:  # where each step computes its own part of dQ
+            self.put_nothing()
         there.acquire()
         if place.is_cut:
             clear_behind([self.shared.K, self.shared.V], place.keys - self.first, plan)
@@ -333,7 +334,7 @@ class Consumer:
             heads_left = tw.where(heads_left == 1, group, heads_left - 1)
         if plan.is_divided:  # or the compiler moves sums of the loop while a product runs, and serialises products
             tw.wgmma_wait(0)
-        if plan.parts > 1 or not plan.is_divided:
+        if plan.parts > 1 or not (plan.is_divided or plan.is_tight):
             acc_q = self.begin_tokens(steps, plan.parts - 1)
             tw.wgmma_wait(0)
             if steps > 0:
@@ -384,12 +385,13 @@ class Consumer:
 
     @tw.function
     def multiply_in_turn(self, n, stage, column, S):
-        """Compute a step of 64 keys where sums leave registers for one product beside them; the others multiply then.
+        """Compute a step of 64 keys where sums leave registers for one product beside them.
 
         P stays in registers, and W is read from shared memory. What comes from P ends before it is an operand, or it
-        would be held twice.
+        would be held twice. dQ is of this step, so that one stage of W does, and all of dQ has room there; until the
+        other consumer has written its W, the sums of dV and dK go on.
         """
-        plan, used, stages = self.plan, self.barriers.used, self.shared.W.shape[2]
+        plan, used = self.plan, self.barriers.used
         self.weigh(tw.accumulator_rows(plan.scores, S), stage, column)
         weights = tw.as_operand_a(plan.scores, S, to=plan.value_sums)
         shares = tw.accumulator_rows(plan.scores, tw.make_tensor(weights.engine, S.layout))
@@ -400,18 +402,17 @@ class Consumer:
         tw.wgmma_fence()
         tw.gemm(plan.value_sums, weights, self.turned_g[:, :, :, stage], self.acc_v)
         tw.wgmma_commit()
-        used[n % stages].wait((n // stages + 1) % 2)
-        self.put(n % stages, dP)
+        used[0].wait(n % 2)
+        self.put(0, dP)
         tw.named_barrier(1 + self.consumer, WARPGROUP).sync()  # all of its W is there
-        tw.wgmma_wait(0)
-        acc_q = self.begin_tokens(n - 1, 0)
         tw.wgmma_fence()
-        tw.gemm(plan.sums, self.weights[:, :, :, n % stages], self.turned_q[:, :, :, stage], self.acc_k)
+        tw.gemm(plan.sums, self.weights[:, :, :, 0], self.turned_q[:, :, :, stage], self.acc_k)
         tw.wgmma_commit()
-        tw.wgmma_wait(1)
-        signal(used[(n - 1) % stages])
-        if n > 1:
-            self.pass_on(n - 1, acc_q, 0)
+        tw.wgmma_wait(0)
+        acc_q = self.begin_tokens(n, 0)
+        tw.wgmma_wait(0)
+        signal(used[0])
+        self.pass_on(n, acc_q, 0)
 
     @tw.function
     def divide(self, n, stage, column, S):
@@ -461,6 +462,8 @@ class Consumer:
         acc = fragment(self.plan.tokens, self.plan.columns, self.wide)
         # W of step n, and how often that was written before
         slot, uses = (1, n) if self.plan.is_divided else (n % stages, n // stages)
+        if self.plan.is_tight:  # where nothing was written before the first step
+            slot, uses = 0, n - 1
         self.barriers.written[slot].wait(uses % 2)
         tw.wgmma_fence()
         tw.gemm(self.plan.tokens, self.tW[:, :, :, slot], self.turned_k[part], acc, accumulate=False)

@@ -271,7 +271,7 @@ def hopper_gradient_plan(
     """Return the plan of all gradients, for heads of up to 256 elements; `values` are those of V, if they are fewer.
 
     Where blocks add in one order, a third stage of W lets consumers run apart, and takes longer; for long heads there
-    is no room for it.
+    is no room for it, or for two.
 
     >>> plan = hopper_gradient_plan(bfloat16, 128)
     >>> plan.rows, plan.columns, plan.threads
@@ -283,7 +283,7 @@ def hopper_gradient_plan(
         value_head = head
     # A consumer's registers hold dK and dV of 64 keys and 128 elements, and 32 numbers of dQ beside them; or of half of
     # 192 and 48; or of 192 and 128, and 48. Shared memory has room for 16 numbers of each thread beside two stages of
-    # heads of 256, and for 24 beside those of 192 and 128.
+    # heads of 256.
     rows, columns, parts, pieces = {
         64: (128, 128, 1, 1),
         128: (128, 64, 1, 1),
@@ -291,11 +291,13 @@ def hopper_gradient_plan(
         256: (64, 64, 2, 4),
     }[head]
     if head == 192 and value_head <= 128:
-        rows, pieces = 128, 2
+        rows = 128
     stages, types, lines = 2, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
     is_divided = rows == 64
     head_beside = head if is_divided else value_head
-    of_w = 2 if ordered or head > 128 else 3
+    of_w = 2 if ordered or is_divided else 3
+    if head > 128 and not is_divided:  # or there would be no room for all of dQ
+        of_w = 1
     of_heads = atoms.GMMA_K_SW64(dtype) if head == 192 else lines  # half of a head is not whole lines of 64
     both = (of_heads, head), (lines, value_head)
     of_keys, of_tokens = _both(both, rows, (), is_divided), _both(both, columns, (stages,), is_divided)
