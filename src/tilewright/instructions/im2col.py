@@ -22,7 +22,6 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cuda.cache_hints import hinted_name
-from tilewright.dtypes import int32
 from tilewright.instructions.bulk_copies import hinted, print_call, refuse_old
 from tilewright.instructions.tensor_copies import TensorCopyAtom, TensorLoad, TensorMulticast, TensorStore
 from tilewright.instructions.tensor_prefetch import TensorPrefetch
@@ -31,7 +30,7 @@ from tilewright.layout import Layout
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.trace.boxes import BoxPlan, BoxRefusal
 from tilewright.trace.pixels import coordinates_of, describe_pixels, pixels_of
-from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.scalar import Scalar, narrowed
 from tilewright.trace.tracer import Tracer
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class PixelCopyAtom(TensorCopyAtom):
         def at_pixel(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
             channel, pixel = (Scalar(c) for c in coordinates)
             where = coordinates_of(engine, channel, pixel)
-            emit(map, index, tuple([as_scalar(number).to(int32).value for number in where]))
+            emit(map, index, tuple([narrowed(number).value for number in where]))
 
         self._each_box(tracer, tile, memory, refuse, at_pixel)
 

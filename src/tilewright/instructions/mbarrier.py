@@ -42,7 +42,7 @@ from tilewright.ir.instruction import Instruction, Meeting
 from tilewright.trace.carry import DeviceObject
 from tilewright.trace.control import branch
 from tilewright.trace.engine import allocate
-from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.scalar import Scalar, as_scalar, narrowed
 from tilewright.trace.threads import linear_thread
 from tilewright.trace.tracer import current, demand_clusters
 
@@ -152,7 +152,7 @@ class MBarrier(DeviceObject):
                 help="launch with clusters: @tw.kernel(cluster=2), or kernel.configure(cluster=2)",
             )
         one = self.at(self.element("at_rank"))
-        one.rank = as_scalar(rank, int32)
+        one.rank = narrowed(rank)
         return one
 
     def leaf(self) -> Scalar | None:
@@ -180,7 +180,7 @@ class MBarrier(DeviceObject):
             )
         if isinstance(count, int) and not 1 <= count <= _MOST_ARRIVALS:
             raise LanguageError(f"a thread arrives 1 to {_MOST_ARRIVALS} times at once, not {count}")
-        tracer, index, number = current("mbarrier.arrive"), self.element("arrive"), as_scalar(count, int32)
+        tracer, index, number = current("mbarrier.arrive"), self.element("arrive"), narrowed(count)
         if self.rank is not None:
             tracer.emit(MbarrierArriveAt(self.buffer, index.value, number.value, self.rank.value, relaxed))
             return
@@ -210,7 +210,7 @@ class MBarrier(DeviceObject):
                 f"a phase of an mbarrier counts 0 to {_MOST_ARRIVALS} bytes, not {bytes}",
                 help="copy less in a phase, or let several mbarriers share the bytes",
             )
-        index, size = self.element(what), as_scalar(bytes, int32)
+        index, size = self.element(what), narrowed(bytes)
         tracer.emit(MbarrierExpect(self.buffer, arrives, index.value, size.value))
 
     def cp_async_arrive(self) -> None:
@@ -243,7 +243,7 @@ class MBarrier(DeviceObject):
                 f"{what} of an mbarrier with {self.stages} stages does not say of which",
                 help=f"write {self.buffer.name or 'barrier'}[stage].{what}(...)",
             )
-        return as_scalar(0 if self.stage is None else self.stage, int32)
+        return narrowed(0 if self.stage is None else self.stage)
 
     def __repr__(self) -> str:
         return f"mbarrier({self.buffer.name or self.stages})"
@@ -255,7 +255,7 @@ def _parity(given: Any) -> Scalar:
             f"the parity of a phase is 0 or 1, not {given}",
             help="phase n has parity n % 2: a ring of stages waits in round k with parity k // stages % 2",
         )
-    return as_scalar(given, int32)
+    return narrowed(given)
 
 
 # --- the ops ---------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tilewright.errors import LanguageError
 from tilewright.ir.core import Value, VectorType
 from tilewright.ir.effects import Effects, Scope, attribute, operand
 from tilewright.ir.instruction import Instruction
-from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.scalar import Scalar, as_scalar, narrowed
 from tilewright.trace.tracer import current, refuse_partial_warps
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _shuffle(kind: str, value: Any, lane: Any, width: int | None) -> Scalar:
         raise LanguageError(f"the width of a shuffle is a power of two up to {lanes}, got {width}")
     refuse_partial_warps(tracer, "a shuffle", width)
     source = as_scalar(value)
-    result = tracer.emit(Shuffle(kind, source.value, as_scalar(lane, int32).value, width), source.dtype)
+    result = tracer.emit(Shuffle(kind, source.value, narrowed(lane).value, width), source.dtype)
     return Scalar(result[0])
 
 

@@ -50,7 +50,7 @@ from tilewright.ir.instruction import Instruction
 from tilewright.layout import Layout
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.trace.boxes import BoxPlan, BoxRefusal, describe_tensor, first_coordinates, plan_boxes, start_in_memory
-from tilewright.trace.scalar import as_scalar
+from tilewright.trace.scalar import as_scalar, narrowed
 from tilewright.trace.tracer import Tracer, current
 from tilewright.trace.walks import Walk, each_step
 
@@ -191,7 +191,7 @@ class TensorCopyAtom(BulkAtom):
         def copy(moved: tuple[Any, ...]) -> None:
             index = as_scalar(start + moved[-1] if not _is_zero(moved[-1]) else start, int32).value
             places = [c + m if not _is_zero(m) else c for c, m in zip(first, moved[:-1], strict=True)]
-            emit(map, index, tuple([as_scalar(place).to(int32).value for place in places]))
+            emit(map, index, tuple([narrowed(place).value for place in places]))
 
         each_step(walk, copy)
 

@@ -32,7 +32,7 @@ from tilewright.layout.ints import add, sub
 from tilewright.tensors import CoordinateEngine, GuardedTensor, Tensor
 from tilewright.tensors.guarded import Edge, both, known, offsets_of, reach
 from tilewright.trace.control import branch, truth
-from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, select
+from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, narrowed, select
 from tilewright.trace.tracer import Tracer, current
 from tilewright.trace.vectors import Choice, VectorCopy, by_registers, is_step, split_hints
 from tilewright.trace.walks import Walk, common_walk, each_step, place
@@ -281,7 +281,7 @@ class EdgeCopy(VectorCopy):
         cut = self.partial.index(True)
         limit = self.limits[cut]
         left = sub(limit.edge.left(limit.leaf), add(limit.edge.own[limit.leaf], positions[cut]))
-        count = arithmetic("min", as_scalar(left), width).to(int32)
+        count = narrowed(arithmetic("min", as_scalar(left), width))
         others = [n for n in range(len(self.limits)) if n != cut]
         is_there = conjunction([self.limits[n] for n in others], [positions[n] for n in others])
         if not limit.starts_inside:

@@ -22,7 +22,7 @@ from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 from tilewright.trace import elementwise, reductions
 from tilewright.trace.control import branch
-from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
+from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, narrowed
 from tilewright.trace.threads import Slice, is_of_thread, note_access, slice_of
 from tilewright.trace.tracer import Tracer, current, extent_name, require_multiple
 
@@ -120,7 +120,7 @@ class BufferEngine(Refused):
             source, name=f"remote_{source.name}" if source.name else "", base=source, is_remote=True, is_member=False,
             location=tracer.location(),
         )  # fmt: skip
-        where = as_scalar(rank, int32)
+        where = narrowed(rank)
         tracer.emit(AtRank(remote, source, where.value))
         return dataclasses.replace(self, buffer=remote, rank=where)
 

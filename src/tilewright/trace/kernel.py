@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.arch import Arch, missing_float8
-from tilewright.dtypes import FLOAT8
+from tilewright.dtypes import FLOAT8, set_device_number
 from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.ops import Atomic, AtRank, Cast, CastPair, Constant, Inside, Load, Store
@@ -21,10 +21,13 @@ from tilewright.trace.heap import memory
 from tilewright.trace.parameters import ArgumentType, definition_of, stand_ins
 from tilewright.trace.threads import refuse_wrong_slices
 from tilewright.trace.tracer import Tracer, locate_error, run
+from tilewright.trace.typed_numbers import typed_number
 from tilewright.trace.uniformity import refuse_divergent_barriers
 
 # What an error of Python says that comes from using a stand-in as if it were a number, an array or a list.
 _STAND_INS = ("Scalar", "Tensor", "BufferEngine", "DeviceRange", "Index3")
+
+set_device_number(typed_number)
 
 
 def trace(

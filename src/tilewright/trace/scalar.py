@@ -5,13 +5,11 @@ The rules of arithmetic are those of docs/language.md, section "Numbers".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 from tilewright.arguments import given, shown
 from tilewright.dtypes import (
-    OPERANDS,
     DType,
     bool_,
     dtype,
@@ -20,12 +18,11 @@ from tilewright.dtypes import (
     int32,
     int64,
     promote,
-    set_device_number,
     tfloat32,
 )
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
-from tilewright.ir.evaluate import facts_of, reduce_to
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import (
     APPROXIMATE_KINDS,
@@ -46,7 +43,7 @@ from tilewright.trace.literals import default_type as default_type
 from tilewright.trace.literals import is_numpy_number as is_numpy_number
 from tilewright.trace.literals import rounded as rounded
 from tilewright.trace.terms import linear_terms
-from tilewright.trace.tracer import current, require_multiple, tracing
+from tilewright.trace.tracer import current, require_multiple
 from tilewright.trace.undecided import Undecided
 from tilewright.trace.widening import note_wide_number
 
@@ -343,30 +340,16 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
     return Scalar(constant(x, target))
 
 
-def typed_number(x: object, target: DType) -> Scalar | None:
-    """Return the device number that a type makes of a Python or NumPy number inside a kernel, None outside of one.
-
-    The number is converted as `Cast` converts: integers wrap; a float becomes an integer by truncation, saturating.
-    """
-    if tracing() is None or (target in OPERANDS and target is not tfloat32):
-        return None
-    if is_numpy_number(x):
-        x = x.item()  # type: ignore[attr-defined]
-    if not isinstance(x, (int, float)):
-        return None
-    if target is tfloat32:
-        return convert(as_scalar(float(x), float32), target)
-    if target is bool_:
-        return Scalar(constant(x != 0, bool_))
-    if target.is_float:
-        return as_scalar(x if isinstance(x, float) else int(x), target)
-    if isinstance(x, float):
-        whole = 0 if math.isnan(x) else x
-        return Scalar(constant(int(min(max(whole, target.lowest), target.highest)), target))
-    return Scalar(constant(reduce_to(int(x), target), target))
-
-
-set_device_number(typed_number)
+def narrowed(x: object, target: DType = int32) -> Scalar:
+    """Return an integer in a type that may be narrower: one that does not fit becomes the nearest one that does."""
+    if not isinstance(x, Scalar) or x.dtype.is_float or x.dtype is bool_:
+        return as_scalar(x, target)
+    held = x
+    if held.facts.low < target.lowest:
+        held = arithmetic("max", held, target.lowest)
+    if held.facts.high > target.highest:
+        held = arithmetic("min", held, target.highest)
+    return held.to(target)
 
 
 def convert(x: Scalar, target: DType) -> Scalar:
@@ -565,6 +548,9 @@ def shift(kind: str, a: object, b: object) -> Any:
     x = x.to(int32) if x.dtype is bool_ else x
     if not x.dtype.is_integer:
         raise LanguageError(f"a shift is not defined on {x.dtype}")
+    if is_typed(b) and b.dtype.is_integer and b.dtype.bits > x.dtype.bits:  # type: ignore[attr-defined]
+        # As unsigned numbers, amounts of the width or more and negative ones are all too large.
+        b = narrowed(as_scalar(b).to(f"uint{b.dtype.bits}"), x.dtype)  # type: ignore[attr-defined]
     y = as_scalar(b, x.dtype)
     return Scalar(current("arithmetic").pure(Binary(kind, x.value, y.value), x.dtype))
 

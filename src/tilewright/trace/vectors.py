@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.atoms.copy import LOADS, STORES, CacheHints
-from tilewright.dtypes import DType, bool_, int32, uint32
+from tilewright.dtypes import DType, bool_, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Space, VectorType
 from tilewright.ir.ops import Bitcast, Pack, constant
@@ -19,7 +19,7 @@ from tilewright.layout.tuples import map_leaves
 from tilewright.remarks import Remark
 from tilewright.tensors import Tensor
 from tilewright.trace.control import branch
-from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.scalar import Scalar, as_scalar, narrowed
 from tilewright.trace.tracer import Tracer, current
 from tilewright.trace.walks import Walk, common_walk, each_step, place, split_vector, vector_limit
 
@@ -153,7 +153,7 @@ class VectorCopy:
         offsets = [place(t, s) for t, s in zip(self.tensors, steps, strict=False)]
         guard = self.guard.engine.load(offsets[2]) if isinstance(self.guard, Tensor) else self.guard
         if self.counts:
-            left = as_scalar(guard - steps[-1]).to(int32)  # how many elements from here on are there
+            left = narrowed(guard - steps[-1])  # how many elements from here on are there
             guard = left if width > 1 else left > 0
         atom.move(self, offsets, width, guard)
 

@@ -70,6 +70,8 @@ class InitialisedBytes:
 
     def missing(self, storage: SharedStorage, index: Lanes, lanes: int, mask: Mask) -> Array | None:
         """Return the threads of the mask that read something unwritten, None if there are none."""
+        if storage.bytes == 0:  # all of it is out of bounds
+            return None
         if isinstance(storage, RemoteStorage):
             self._separate()
         if len(self._bytes) == 1 and np.ndim(index) == 2 and index.shape[0] > 1:

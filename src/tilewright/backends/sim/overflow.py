@@ -234,6 +234,8 @@ def _accesses(op: Op) -> Iterator[tuple[Buffer | None, Value]]:
     for use in op.uses:
         if use.index is not None and use.buffer.space is not Space.REGISTER:
             yield use.buffer, use.index
+    for value in getattr(op, "coordinates", ()):  # of a box that a bulk copy moves
+        yield op.map.buffer, value  # type: ignore[attr-defined]
 
 
 def _sources(value: Value) -> tuple[Value, ...]:
