@@ -111,7 +111,7 @@ def plan_for(
     for rows, columns, stages in _tiles(dtype, longest, arch, is_backward):
         warps = rows // 16 if rows < 64 and instruction_of(dtype, arch).threads > 1 else None
         plan = plan_of(dtype, sizes, (rows, columns, stages), vector, arch, is_backward, warps)
-        if plan.shared_bytes(is_backward) <= arch.shared_bytes_optin:
+        if columns % plan.mma.tile_size(1) == 0 and plan.shared_bytes(is_backward) <= arch.shared_bytes_optin:
             return plan
         smallest = plan
     assert smallest is not None
@@ -126,7 +126,7 @@ def _tiles(dtype: DType, longest: int, arch: Arch, is_backward: bool) -> Iterato
     if instruction_of(dtype, arch).threads > 1:
         if longest <= 64 and not is_backward:  # small ones, of which a multiprocessor holds many
             yield (64, 32, 2) if longest > 32 else (32 if longest > 16 else 16, 16, 2)
-        yield from ((64, 64, 2), (64, 32, 2), (64, 32, 1), (64, 16, 1))
+        yield from ((64, 64, 2), (64, 32, 2), (64, 32, 1), (32, 32, 1), (64, 16, 1))
         return
     if longest > 32 and dtype != float64:
         yield (64, 64, 2)
@@ -154,7 +154,6 @@ def plan_of(
     """Return the plan of a tile; `warps` are those along its rows, if they are not 4."""
     rows, columns, stages = tile
     atom = instruction_of(dtype, arch)
-    head, value_head = heads
     if atom.threads == 1:
         mma = make_tiled_mma(atom, Layout((16, 16), (16, 1)))
         load_a: CopyAtom = UniversalCopy(dtype.bits)
@@ -166,10 +165,11 @@ def plan_of(
         along_n = 1 if is_direct else 2
         along_m = warps or 4
         mma = make_tiled_mma(atom, (along_m, along_n, 1), (16 * along_m, 16 * along_n, 16))
+        heads = max(heads[0], 16 * along_n), max(heads[1], 16 * along_n)  # the warps along N multiply whole tiles
         load_a = load_b = atoms.SM75_U32x4_LDSM_N
         load_t = atoms.SM75_U16x8_LDSM_T
     # Rows are padded by 16 bytes, so that ldmatrix meets every bank once.
-    pad = VECTOR_BYTES // dtype.bytes
+    pad, (head, value_head) = VECTOR_BYTES // dtype.bytes, heads
     strides = head + pad, value_head + pad
     filled = rows if warps and is_backward else min(rows, columns)
     fills = [filling(dtype, filled, size, vector, mma.size, arch) for size in heads]

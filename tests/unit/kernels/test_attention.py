@@ -17,7 +17,7 @@ from tilewright.kernels._attention_hopper_kernel import attend_by_warpgroups
 from tilewright.kernels._attention_kernels import attend
 from tilewright.kernels.attention_heads import heads_plan
 from tilewright.kernels.attention_hopper import hopper_gradient_plan, hopper_plan, is_short, keys_of, why_not
-from tilewright.kernels.attention_plan import plan_for
+from tilewright.kernels.attention_plan import HEADS, plan_for
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.views import view
 
@@ -143,6 +143,40 @@ def test_whole_heads_fit_into_a_block(arch: str) -> None:
         assert size <= target.shared_bytes_optin and plan.blocks * plan.threads <= 2048
     assert most == {"sm_80": 128, "sm_86": 128, "sm_90a": 256}[arch]
     assert heads_plan(tw.float32, 64, 64, 16, 64, target) is heads_plan(tw.bfloat16, 64, 64, 16, 257, target) is None
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"])
+def test_tiles_are_whole_instructions(arch: str) -> None:
+    """Heads of Q and V of any lengths fill what all warps multiply, and so do the keys of a tile."""
+    target = Arch.parse(arch)
+    for heads, longest, is_backward in itertools.product(
+        itertools.product(HEADS, repeat=2), (8, 20, 64, 1000), (False, True)
+    ):
+        plan = plan_for(tw.float16, *heads, 16, longest, target, is_backward)
+        along_m, along_n = plan.mma.tile_size(0), plan.mma.tile_size(1)
+        columns = [plan.columns, plan.head, plan.value_head] if is_backward else [plan.columns, plan.value_head]
+        assert plan.rows % along_m == 0 and not any(n % along_n for n in columns), (heads, longest, is_backward)
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "keys"), [((256, 256), 40, 33), pytest.param((8, 136), 20, 20, marks=pytest.mark.slow)]
+)
+def test_gradients_of_long_heads_where_shared_memory_is_small(
+    heads: tuple[int, int], tokens: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of sm_86 has no room for 64 rows and 32 keys of 256 elements."""
+    random = np.random.default_rng(0)
+    q, k, v, grad = (
+        random.standard_normal((1, 1, n, head)).astype(np.float16)
+        for n, head in ((tokens, heads[0]), (keys, heads[0]), (keys, heads[1]), (tokens, heads[1]))
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("tilewright.kernels.attention.arch_of", lambda _: Arch.parse("sm_86"))
+        out, lse = tw.attention(q, k, v, statistics=True)
+        found = tw.attention_backward(grad, q, k, v, out, lse)
+    wide = [x.astype(np.float64) for x in (grad, q, k, v, out, lse)]
+    for ours, exact in zip(found, tw.attention_backward(*wide), strict=True):
+        assert np.abs(ours - exact).max() < 4e-3 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize(
