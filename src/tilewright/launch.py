@@ -311,6 +311,7 @@ class _Variant:
         """Trace and compile for arguments of a new kind."""
         own = self.kernel._code.captures
         captures = own.of(args[0]) if self.kernel.bound else own
+        captures.take(args)
         captures.note()
         described = plan.describe_arguments(args)
         parameters = self.kernel.parameters

@@ -6,9 +6,10 @@ it can call, in the user's own modules. What can change inside of them is watche
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple  # Any: whatever the user's variables hold
 from weakref import ref
 
@@ -20,6 +21,8 @@ from tilewright.layout import ComposedLayout, Layout, Swizzle
 # Objects of ours that may be replaced by equal ones without a change of meaning.
 _BY_VALUE = (DType, Layout, Swizzle, ComposedLayout)
 _PARTS = ("__code__", "__defaults__", "__kwdefaults__")  # of a helper function
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_MOST_GIVEN = 64  # arguments that are watched: a function that is made anew for each call is another one each time
 UNASSIGNED = object()  # what a variable of a closure holds that has no value yet
 
 
@@ -33,6 +36,20 @@ class Captures:
         self._is_as_seen: Callable[[], bool] = lambda: True
         self._written: dict[Key, object] = {}  # the places that traces write, with their holders
         self._bound: dict[int, BoundCaptures] = {}  # by the identity of the object that the kernel is a method of
+        self._given: dict[int, object] = {}  # by identity: functions and objects that were constexpr arguments
+
+    def take(self, arguments: Iterable[object]) -> None:
+        """Watch from now on what functions and objects among arguments read, too: those that came last."""
+        for value in arguments:
+            if isinstance(value, Mapping):
+                self.take(value.values())
+            elif isinstance(value, (tuple, list)):
+                self.take(value)
+            elif isinstance(value, _FUNCTIONS) or is_of_user(type(value)):
+                held = value if isinstance(value, _FUNCTIONS) else _that_changes(value)
+                self._given[id(held)] = held
+        for key in list(self._given)[:-_MOST_GIVEN]:
+            del self._given[key]
 
     def note(self) -> None:
         """Record what the function captures now, before it is traced."""
@@ -52,7 +69,7 @@ class Captures:
 
     def _objects(self) -> Sequence[object]:
         """Return what the function reaches besides its variables."""
-        return ()
+        return tuple(self._given.values())
 
     def changed(self) -> bool:
         """Say whether something differs from what it was when it was noted. Costs a launch some nanoseconds each."""
@@ -74,8 +91,7 @@ class Captures:
         Objects that are equal by value share what was compiled, so they must not change; of these, the class is
         watched, and what its methods read.
         """
-        if not isinstance(instance, type) and type(instance).__eq__ is not object.__eq__:
-            instance = type(instance)
+        instance = _that_changes(instance)
         known = self._bound.get(id(instance))
         if known is None or not known.is_of(instance):
             known = self._bound[id(instance)] = BoundCaptures(self._function, instance, self._bound)
@@ -98,7 +114,13 @@ class BoundCaptures(Captures):
         return self._instance() is instance
 
     def _objects(self) -> Sequence[object]:
-        return (self._instance(),)
+        return self._instance(), *super()._objects()
+
+
+def _that_changes(instance: object) -> object:
+    """Return what is watched of an object: its class, where objects are equal by value and so must not change."""
+    is_by_value = not isinstance(instance, type) and type(instance).__eq__ is not object.__eq__
+    return type(instance) if is_by_value else instance
 
 
 def _is_as_seen(place: Watched) -> bool:
