@@ -1,33 +1,37 @@
-"""From a rewritten function and the types of its arguments to a kernel's IR, and the checks of the whole kernel."""
+"""From a rewritten function and the types of its arguments to a kernel's IR, and the checks of the whole kernel.
+
+While a kernel is traced, a type makes a device number of a number: tw.int8(300).
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Mapping
 from typing import Any
 
 from tilewright.arch import Arch, missing_float8
-from tilewright.dtypes import FLOAT8, set_device_number
+from tilewright.dtypes import FLOAT8, OPERANDS, DType, bool_, float32, set_device_number, tfloat32
 from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Block, Kernel, Op, Value
-from tilewright.ir.ops import Atomic, AtRank, Cast, CastPair, Constant, Inside, Load, Store
+from tilewright.ir.evaluate import reduce_to
+from tilewright.ir.ops import Atomic, AtRank, Cast, CastPair, Constant, Inside, Load, Store, constant
 from tilewright.ir.thread_sets import ThreadSets
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 from tilewright.trace.aliases import refuse_changed_copies
 from tilewright.trace.arrivals import refuse_endless_waits
 from tilewright.trace.heap import memory
+from tilewright.trace.literals import is_numpy_number
 from tilewright.trace.parameters import ArgumentType, definition_of, stand_ins
+from tilewright.trace.scalar import Scalar, as_scalar, convert
 from tilewright.trace.threads import refuse_wrong_slices
-from tilewright.trace.tracer import Tracer, locate_error, run
-from tilewright.trace.typed_numbers import typed_number
+from tilewright.trace.tracer import Tracer, locate_error, run, tracing
 from tilewright.trace.uniformity import refuse_divergent_barriers
 
 # What an error of Python says that comes from using a stand-in as if it were a number, an array or a list.
 _STAND_INS = ("Scalar", "Tensor", "BufferEngine", "DeviceRange", "Index3")
-
-set_device_number(typed_number)
 
 
 def trace(
@@ -224,3 +228,29 @@ def refuse_missing_arithmetic(kernel: Kernel, arch: Arch) -> None:
                 message, advice = missing_float8(dtype.name, arch)
                 details = [f"{op.x.dtype} to {op.result.dtype}"]
                 raise LanguageError(message, details=details, location=op.location, help=advice)
+
+
+def typed_number(x: object, target: DType) -> Scalar | None:
+    """Return the device number that a type makes of a Python or NumPy number inside a kernel, None outside of one.
+
+    The number is converted as `Cast` converts: integers wrap; a float becomes an integer by truncation, saturating.
+    """
+    if tracing() is None or (target in OPERANDS and target is not tfloat32):
+        return None
+    if is_numpy_number(x):
+        x = x.item()  # type: ignore[attr-defined]
+    if not isinstance(x, (int, float)):
+        return None
+    if target is tfloat32:
+        return convert(as_scalar(float(x), float32), target)
+    if target is bool_:
+        return Scalar(constant(x != 0, bool_))
+    if target.is_float:
+        return as_scalar(x if isinstance(x, float) else int(x), target)
+    if isinstance(x, float):
+        whole = 0 if math.isnan(x) else x
+        return Scalar(constant(int(min(max(whole, target.lowest), target.highest)), target))
+    return Scalar(constant(reduce_to(int(x), target), target))
+
+
+set_device_number(typed_number)
