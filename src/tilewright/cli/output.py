@@ -40,6 +40,7 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 # Lines of tables, for encodings that have none: Windows uses one wherever a file or a pipe takes what is printed.
 _PLAIN = {ord(line): sign for lines, sign in (("│", "|"), ("─━", "-"), ("┌┐└┘├┤┬┴┼", "+")) for line in lines}
 _HANDLER = "tilewright.plain"
+_ASCII = "tilewright_ascii"
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -49,6 +50,15 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     return "".join(c if c.isascii() else "?" for c in text), error.end
 
 
+def _ascii(name: str) -> codecs.CodecInfo | None:
+    """Return ASCII by another name: click writes UTF-8 to a stream whose encoding is called ASCII."""
+    if name != _ASCII:
+        return None
+    codec = codecs.lookup("ascii")
+    encoder, decoder = codec.incrementalencoder, codec.incrementaldecoder
+    return codecs.CodecInfo(*codec, incrementalencoder=encoder, incrementaldecoder=decoder, name=_ASCII)
+
+
 def prepare_streams() -> None:
     """Let what the encoding of the output lacks be printed by other signs, and what goes to no stream go nowhere."""
     for name in ("stdout", "stderr"):
@@ -56,9 +66,15 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # it stays open
     codecs.register_error(_HANDLER, _plain)
     for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
         # Of the locale C, Python passes on the bytes of names that it could not decode, and nothing else.
-        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
-            stream.reconfigure(errors=_HANDLER)
+        errors = _HANDLER if stream.errors in ("strict", "surrogateescape") else stream.errors
+        if codecs.lookup(stream.encoding).name == "ascii":
+            codecs.register(_ascii)
+            stream.reconfigure(encoding=_ASCII, errors=errors)
+        else:
+            stream.reconfigure(errors=errors)
 
 
 def format_bytes(count: int) -> str:
