@@ -147,11 +147,10 @@ def _matched(block: Layout, tiler: Any) -> tuple[tuple[Layout, ...], tuple[Layou
     """Return the modes of block and copies in their product, as many of each as the one of higher rank has."""
     times = tiler if isinstance(tiler, Layout) else Layout(tiler)
     rank = max(block.rank, times.rank)
-    padded = times if times.rank == rank else append(times, rank=rank)
     free = complement(block, mul(tuple_size(block.shape), cosize(times)))
-    if block.rank != rank:
-        block = append(block, rank=rank)
-    return modes_of(block), modes_of(composition(free, padded))
+    # As a tuple of modes, for composition may split a mode in several, which stay one mode of the tuple.
+    padded = from_modes(modes_of(append(times, rank=rank)))
+    return modes_of(append(block, rank=rank)), modes_of(composition(free, padded))
 
 
 def _interleaved(first: tuple[Layout, ...], second: tuple[Layout, ...]) -> Layout:
