@@ -128,6 +128,18 @@ def test_coalesce_flatten_filter(layout: Layout) -> None:
 
 
 @law
+@given(cuttable(), st.tuples(st.integers(0, 1), st.integers(0, 1)))
+def test_filter_zeros_with_a_profile(case: tuple[Layout, Any], profile: tuple[int, int]) -> None:
+    """An entry 0 leaves one coordinate of its whole mode, however it is nested."""
+    layout, _ = case
+    result = L.filter_zeros(layout, profile)
+    assert L.congruent(result, layout) and result.stride == layout.stride
+    assert [result[k] for k in range(2) if profile[k]] == [layout[k] for k in range(2) if profile[k]]
+    assert all(result[k].size == 1 for k in range(2) if not profile[k])
+    assert table(L.filter_zeros(layout, 0)) == [0]
+
+
+@law
 @given(cuttable())
 def test_coalesce_with_a_profile(case: tuple[Layout, Any]) -> None:
     layout, _ = case

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.errors import LayoutError
 from tilewright.layout.ints import Int, Leaf, Shape
 from tilewright.layout.layouts import Layout, flat_modes, from_modes, lift, modes_of, raw_layout
-from tilewright.layout.tuples import leaves, merge_flat, show
+from tilewright.layout.tuples import leaves, map_leaves, merge_flat, show
 
 
 def flatten(layout: Any) -> Any:  # Any: a layout, tensor or nested tuple gives the same
@@ -82,14 +82,15 @@ def coalesce(
 def filter_zeros(layout: Any, profile: Any = None) -> Any:  # Any: a layout or tensor gives the same
     """Give every mode of stride 0 the extent 1, because it adds no offsets.
 
-    With a `profile`, only the modes whose entry in it is 0 or a tuple are considered, leaf by leaf.
+    With a `profile`, the modes whose entry in it is 0 get the extent 1 instead, whatever their strides; an entry of a
+    nested mode is one for all its leaves, and modes past the last entry stay.
 
     Law: the image of filter_zeros(layout) is the image of layout.
 
     >>> print(filter_zeros(Layout((4, 8), (0, 1))))
     (1,8):(0,1)
 
-    Source: CuTe `filter_zeros`.
+    Raises `LayoutError` when the profile does not fit. Source: CuTe `filter_zeros`.
     """
     if not isinstance(layout, Layout):
         return lift(filter_zeros, layout, profile)
@@ -97,12 +98,12 @@ def filter_zeros(layout: Any, profile: Any = None) -> Any:  # Any: a layout or t
 
 
 def _without_zeros(shape: Shape, stride: Any) -> Shape:
-    if type(shape) is tuple:
-        if type(stride) is not tuple:
-            return 1 if type(stride) is int and stride == 0 else shape
-        n = len(stride)
-        return tuple([_without_zeros(s, d) for s, d in builtins.zip(shape, stride, strict=False)]) + shape[n:]
-    return 1 if type(stride) is int and stride == 0 else shape
+    if type(stride) is not tuple:
+        return map_leaves(lambda _: 1, shape) if type(stride) is int and stride == 0 else shape
+    n = len(stride)
+    if type(shape) is not tuple or n > len(shape):
+        raise LayoutError(f"filter_zeros: the profile {show(stride)} has more modes than the shape {show(shape)}")
+    return tuple([_without_zeros(s, d) for s, d in builtins.zip(shape, stride, strict=False)]) + shape[n:]
 
 
 def filter(layout: Any, profile: Any = None) -> Any:  # Any: a layout or tensor gives the same

@@ -68,6 +68,8 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "a mode that is not there": (lambda: L.select(Layout((4, 8)), 2), ["no mode 2"]),
     "a group past the end": (lambda: L.group(Layout((4, 8)), 1, 3), ["2 modes"]),
     "profile with too many modes": (lambda: L.coalesce(Layout((4, 8)), (1, 1, 1)), ["(1,1,1)"]),
+    "zeros of too many modes": (lambda: L.filter_zeros(Layout((4, 8)), (0, 1, 0)), ["(0,1,0)", "(4,8)"]),
+    "zeros of modes of one extent": (lambda: L.filter_zeros(Layout((4, 8)), ((0, 1), 0)), ["(0,1)", "shape 4"]),
     "cosize of coordinates": (lambda: L.cosize(L.identity_layout((4, 8))), ["basis"]),
     "text that is no layout": (lambda: Layout.from_text("(4,8:(1,4)"), ["(4,8:(1,4)"]),
     "text with a stray sign": (lambda: Layout.from_text("(4;8)"), [";8"]),
