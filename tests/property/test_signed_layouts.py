@@ -23,7 +23,7 @@ from tests.property.layout_strategies import (
 
 import tilewright.layout as L
 from tilewright.errors import LayoutError
-from tilewright.layout import E, Layout
+from tilewright.layout import ComposedLayout, E, Layout, Swizzle
 
 law = examples(18, 100)
 SIGNED = st.one_of(st.sampled_from([0, 1, -1, 2, -2, 4, -4, 8, -8]), st.integers(-20, 20))
@@ -97,9 +97,12 @@ def test_left_inverse(layout: Layout) -> None:
 
 
 @law
-@given(compact_layouts(gaps=True))
-def test_left_inverse_of_what_leads_back(layout: Layout) -> None:
-    """What has an inverse has one when all of it is turned round."""
+@given(compact_layouts(gaps=True), st.integers(0, 2), st.integers(0, 2), st.integers(2, 3), st.integers(-40, 40))
+@example(Layout(4), 2, 0, 2, 0)
+@example(Layout(4), 0, 0, 2, 0)
+@example(Layout(4), 1, 0, 2, -8)
+def test_left_inverse_of_what_leads_back(layout: Layout, bits: int, base: int, shift: int, offset: int) -> None:
+    """What has an inverse has one when all of it is turned round, and when it is swizzled too."""
     turned = Layout(layout.shape, like(layout.shape, iter([-d for d in flat(layout.stride)])))
     try:
         L.left_inverse(layout)
@@ -107,6 +110,10 @@ def test_left_inverse_of_what_leads_back(layout: Layout) -> None:
         assume(False)
     inverse = L.left_inverse(turned)
     assert [inverse(x) for x in table(turned)] == list(range(size_of(layout.shape)))
+    swizzle = Swizzle(bits, base, shift)
+    for inner in (layout, turned):
+        inverse = L.left_inverse(ComposedLayout(swizzle, offset, inner))
+        assert [inverse(swizzle(offset + x)) for x in table(inner)] == list(range(size_of(layout.shape)))
 
 
 @law

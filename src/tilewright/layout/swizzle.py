@@ -250,7 +250,10 @@ class ComposedLayout(Displayed):
             raise LayoutError(f"{inverse.__name__}({self}): only a swizzled plain layout has one here")
         back = inverse(self.inner)
         if inverse.__name__ == "left_inverse":
-            return ComposedLayout(back, sub(0, self.offset), ComposedLayout(outer, 0, Layout(self.cosize)))  # type: ignore[arg-type]
+            # Of stride 1 whatever the extent: offsets below 0, which do not count in the extent, go through it too.
+            reach = self.cosize
+            offsets = Layout(max(reach, 1) if type(reach) is int else reach, 1)
+            return ComposedLayout(back, sub(0, self.offset), ComposedLayout(outer, 0, offsets))  # type: ignore[arg-type]
         if type(self.offset) is not int or self.offset:
             raise LayoutError(f"right_inverse({self}): the layout starts at offset {self.offset}, not 0")
         filled = tuple_size(back.shape)
