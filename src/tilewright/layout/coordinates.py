@@ -24,7 +24,7 @@ from tilewright.layout.ints import (
     mod,
     mul,
 )
-from tilewright.layout.tuples import compact_strides, show, tuple_size
+from tilewright.layout.tuples import checked_stride, compact_strides, congruent_tuples, show, tuple_size
 
 Offset: TypeAlias = IntTuple
 """Where a layout points: an integer, or a nested tuple for a layout with basis strides."""
@@ -154,11 +154,16 @@ def crd2idx(coord: Any, shape: Any, stride: Any = None) -> Offset:  # Any: integ
     >>> crd2idx((1, 2), (4, 8)), crd2idx((1, 2), (4, 8), (8, 1)), crd2idx(9, (4, 8), (8, 1))
     (9, 10, 10)
 
-    Raises `LayoutError` when the coordinate's nesting does not fit the shape. Source: CuTe `crd2idx`.
+    Raises `LayoutError` when the nesting of the coordinate or of the stride does not fit the shape. Source: CuTe
+    `crd2idx`.
     """
     place = checked_coord(coord)
+    shape = _checked_extents(shape)
     if stride is not None:
-        return offset_of(place, shape, stride)
+        steps = checked_stride(stride)
+        if not congruent_tuples(shape, steps):
+            raise LayoutError(f"crd2idx: shape {show(shape)} and stride {show(steps)} are nested differently")
+        return offset_of(place, shape, steps)
     return place if isinstance(place, (int, DynamicInt)) else offset_of(place, shape, _running(shape, 1)[0])
 
 
@@ -188,22 +193,22 @@ def idx2crd(index: Any, shape: Any, stride: Any = None) -> Any:  # Any: integers
     Raises `LayoutError` when a tuple meets one extent, or a stride is 0. Source: CuTe `idx2crd`.
     """
     coord = checked_coord(index)
-    _check_extents(shape)
+    shape = _checked_extents(shape)
     if stride is None:
         return _to_coord(coord, shape)
+    stride = checked_stride(stride)
     if type(shape) is tuple and type(stride) is not tuple:
         stride = compact_strides(shape, stride)[0]
     return _by_strides(coord, shape, stride)
 
 
-def _check_extents(shape: Any) -> None:
-    if type(shape) is tuple:
-        for extent in shape:
-            _check_extents(extent)
-        return
+def _checked_extents(shape: Any) -> Shape:
+    if isinstance(shape, (tuple, list)):
+        return tuple([_checked_extents(extent) for extent in shape])
     extent = as_int(shape, "an extent")
     if not isinstance(extent, DynamicInt) and extent < 1:
         raise LayoutError(f"an extent is {shape}", help="extents are at least 1")
+    return extent
 
 
 def _by_strides(index: Coord, shape: Shape, stride: Any) -> Coord:
@@ -217,8 +222,8 @@ def _by_strides(index: Coord, shape: Shape, stride: Any) -> Coord:
         return tuple([_by_strides(i, s, d) for i, s, d in zip(places, shape, stride, strict=True)])
     if type(index) is tuple or type(stride) is tuple:
         raise LayoutError(f"idx2crd: {show(index)}, {show(shape)} and {show(stride)} are nested differently")
-    if type(shape) is int and shape == 1:
-        return 0
+    if index is None or (type(shape) is int and shape == 1):
+        return None if index is None else 0
     if isinstance(stride, Basis) or (type(stride) is int and stride <= 0):
         raise LayoutError(f"idx2crd: an offset does not tell the coordinate of a mode of stride {stride}")
     return mod(floordiv(index, stride), shape)  # type: ignore[arg-type]  # an integer here

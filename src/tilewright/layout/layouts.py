@@ -34,6 +34,7 @@ from tilewright.layout.ints import (
 )
 from tilewright.layout.text import parse_layout
 from tilewright.layout.tuples import (
+    checked_stride,
     compact_strides,
     congruent_tuples,
     leaves,
@@ -74,7 +75,7 @@ class Layout(Displayed):
         if stride is None:
             _set_stride(self, compact_strides(checked)[0])
         else:
-            steps = _checked_stride(stride)
+            steps = checked_stride(stride)
             if not congruent_tuples(checked, steps):
                 raise LayoutError(
                     f"shape {show(checked)} and stride {show(steps)} are nested differently",
@@ -310,14 +311,6 @@ def _checked_shape(x: object) -> Shape:
             f"a layout stands where a shape is expected: {x}", help="use its .shape, or make_layout to join layouts"
         )
     return _checked_shape(as_int(x, "an extent"))
-
-
-def _checked_stride(x: object) -> Stride:
-    if type(x) is int or isinstance(x, (Basis, DynamicInt)):
-        return x
-    if isinstance(x, (tuple, list)):
-        return tuple([_checked_stride(v) for v in x])
-    return as_int(x, "a stride")
 
 
 def modes_of(layout: Layout) -> tuple[Layout, ...]:

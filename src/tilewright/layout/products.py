@@ -175,7 +175,7 @@ def tile_to_shape(block: Any, shape: Any, order: Any = None) -> Any:  # Any: a l
     """
     if type(block) is not Layout:
         return lift(tile_to_shape, block, shape, order)
-    target = product_each(shape_of(shape))
+    target = product_each(Layout(shape_of(shape)).shape)  # a layout's: extents are at least 1
     if block.rank > len(target):
         raise LayoutError(f"tile_to_shape({block}, {show(target)}): the block has more modes than the shape")
     padded = append(block, rank=len(target))

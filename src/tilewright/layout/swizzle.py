@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, add_offsets, checked_coord, has_kept
 from tilewright.layout.display import Displayed
-from tilewright.layout.ints import DynamicInt, Int, Shape, add, as_int, floordiv, mul, sub
+from tilewright.layout.ints import DynamicInt, Int, Shape, add, as_int, floordiv, is_static, mul, sub
 from tilewright.layout.inverses import right_inverse
 from tilewright.layout.layouts import Layout, cosize, static_offsets
 from tilewright.layout.modes import slice_, slice_and_offset
@@ -165,7 +165,7 @@ class ComposedLayout(Displayed):
     def is_static(self) -> bool:
         """True when no leaf and no offset is dynamic."""
         outer = self.outer.is_static if isinstance(self.outer, Layout) else True
-        return outer and self.inner.is_static and not isinstance(self.offset, (DynamicInt, tuple))
+        return outer and self.inner.is_static and is_static(self.offset)
 
     @property
     def rank(self) -> int:
@@ -182,25 +182,26 @@ class ComposedLayout(Displayed):
     @property
     def cosize(self) -> Int:
         """One more than the largest offset (an upper bound where the layout is dynamic or very large)."""
-        inner = cosize(self.inner)
         count = self.size
-        if self.is_static and type(count) is int and type(inner) is int:
-            if self._fills_blocks(inner):
-                return inner
-            if count <= _MOST_LOOKED_AT:
-                return 1 + max(self._static_offsets(count))
-        reach = inner if type(self.offset) is int and self.offset == 0 else inner + self.offset  # type: ignore[operator]
+        is_small = self.is_static and type(count) is int and count <= _MOST_LOOKED_AT
         if isinstance(self.outer, Layout):
-            return cosize(self.outer)
+            bound = cosize(self.outer)  # raises where its offsets are coordinates; those of the inner layout may be
+            return 1 + max(self._static_offsets()) if is_small else bound
+        inner = cosize(self.inner)
+        if type(inner) is int and self.is_static and self._fills_blocks(inner):
+            return inner
+        if is_small:
+            return 1 + max(self._static_offsets())
+        reach = add(inner, as_int(self.offset, "an offset"))
         block = self.outer.block
         return mul(floordiv(reach + (block - 1), block), block)
 
-    def _static_offsets(self, count: int) -> list[int]:
+    def _static_offsets(self) -> list[int]:
         """Return the offsets of all elements of a static layout."""
         if type(self.inner) is Layout and type(self.outer) is Swizzle and type(self.offset) is int:
             # Evaluating each coordinate by itself takes ten times as long.
             return [self.outer._mixed(self.offset + offset) for offset in static_offsets(self.inner)]  # type: ignore[misc]
-        return [self(i) for i in range(count)]
+        return [self(i) for i in range(self.size)]  # type: ignore[arg-type]
 
     def _fills_blocks(self, cosize: int) -> bool:
         """Say whether the inner layout takes every offset below `cosize`, in whole blocks of a swizzle."""

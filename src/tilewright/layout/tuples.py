@@ -53,6 +53,15 @@ def checked_tuple(x: object, what: str) -> IntTuple:
     return as_int(x, f"a leaf of the {what}")
 
 
+def checked_stride(x: object) -> Stride:
+    """Return a stride with its sequences as tuples and its leaves as integers or basis strides, or raise."""
+    if type(x) is int or isinstance(x, (Basis, DynamicInt)):
+        return x
+    if isinstance(x, (tuple, list)):
+        return tuple([checked_stride(v) for v in x])
+    return as_int(x, "a stride")
+
+
 def leaves(x: Any) -> list[Any]:  # Any: a nested tuple of any leaf, whose leaves come back
     """Return the leaves of a nested tuple in order.
 

@@ -70,6 +70,15 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "profile with too many modes": (lambda: L.coalesce(Layout((4, 8)), (1, 1, 1)), ["(1,1,1)"]),
     "zeros of too many modes": (lambda: L.filter_zeros(Layout((4, 8)), (0, 1, 0)), ["(0,1,0)", "(4,8)"]),
     "zeros of modes of one extent": (lambda: L.filter_zeros(Layout((4, 8)), ((0, 1), 0)), ["(0,1)", "shape 4"]),
+    "a stride of another rank": (lambda: L.crd2idx((1, 2), (2, 3), (1,)), ["(2,3)", "(1)", "nested differently"]),
+    "a stride of another rank, of an index": (lambda: L.crd2idx(5, (2, 3), (1,)), ["(1)", "nested differently"]),
+    "one stride of two modes": (lambda: L.crd2idx((1, 2), (2, 3), 1), ["stride 1", "nested differently"]),
+    "a stride that is no number": (lambda: L.idx2crd(5, 6, "a"), ["a stride", "'a'"]),
+    "an index of an extent 0": (lambda: L.crd2idx(5, (0, 2), (1, 2)), ["an extent is 0"]),
+    "tile_to_shape of an extent 0": (lambda: L.tile_to_shape(Layout((2, 2)), (0, 4)), ["an extent is 0"]),
+    "tile_to_shape of extents below 0": (lambda: L.tile_to_shape(Layout(2), ((-2, -2),)), ["an extent is -2"]),
+    "cosize of composed coordinates": (lambda: ComposedLayout(Layout(4, E(0)), 0, Layout(4)).cosize, ["basis"]),
+    "cosize past a coordinate": (lambda: ComposedLayout(Swizzle(1, 0, 1), (0, 1), Layout(4)).cosize, ["(0, 1)"]),
     "cosize of coordinates": (lambda: L.cosize(L.identity_layout((4, 8))), ["basis"]),
     "text that is no layout": (lambda: Layout.from_text("(4,8:(1,4)"), ["(4,8:(1,4)"]),
     "text with a stray sign": (lambda: Layout.from_text("(4;8)"), [";8"]),
@@ -146,6 +155,17 @@ def test_equal_values_have_equal_hashes_and_survive_pickling(value: Any) -> None
     assert again == value
     assert hash(again) == hash(value)
     assert {value: 1}[again] == 1
+
+
+def test_cosize_of_what_goes_through_coordinates() -> None:
+    composed = ComposedLayout(Layout((4, 4)), (0, 1), Layout(4, E(0)))
+    assert composed.cosize == 1 + max(composed(i) for i in range(4)) == 8
+
+
+def test_coordinates_of_sequences_and_of_kept_modes() -> None:
+    assert L.crd2idx(5, [2, 3], [3, 1]) == L.crd2idx((1, 2), (2, 3), (3, 1)) == 5
+    assert L.idx2crd(5, [2, 3], [3, 1]) == (1, 2)
+    assert L.idx2crd(None, (2, 3), (3, 1)) == (None, None)
 
 
 def test_composition_with_basis_strides() -> None:
