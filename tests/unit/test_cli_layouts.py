@@ -132,6 +132,15 @@ def test_layout_reports_errors_without_a_traceback() -> None:
     result = call("layout", "(4,8")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: cannot read the expression")
+    for expression in ("tile_to_shape((2,2):(1,2),(0,4))", "crd2idx((1,2),(2,3),1)", "filter_zeros((4,8),(0,1,0))"):
+        result = call("layout", expression)
+        assert result.exit_code == 1 and result.stderr.startswith("Error: "), result.stderr
+
+
+def test_layout_of_coordinates_has_no_cosize() -> None:
+    for expression in ("(4,8):(1@0,1@1)", "ComposedLayout(4:1@0,0,4:1)"):
+        assert "cosize" not in call("layout", expression).output
+        assert call("layout", expression).exit_code == 0
 
 
 def test_draw_writes_a_file(tmp_path: Path) -> None:
