@@ -92,6 +92,19 @@ def test_batches_of_vmap() -> None:
     assert torch.allclose(found, torch.stack([F.cross_entropy(v, LABELS) for v in x]))
 
 
+def test_gradients_of_each_sample() -> None:
+    """Labels that a transform wraps, however often, are looked at as any."""
+    x, labels = numbers(3, 4, 5).detach(), torch.stack([LABELS, LABELS, LABELS.flip(0)])
+    inner: Any = torch.func.grad
+    for transform in (inner, torch.func.functionalize, lambda f: inner(lambda x, t: inner(f)(x, t).square().sum())):
+        found, known = (torch.vmap(transform(f))(x, labels) for f in (tw.torch.cross_entropy, F.cross_entropy))
+        assert torch.allclose(found, known, atol=1e-6)
+    for call in (tw.torch.cross_entropy, inner(tw.torch.cross_entropy)):
+        for given in ((call, x[0], labels[0] + 5), (torch.vmap(call), x, labels + 5)):
+            with pytest.raises(IndexError, match="Target 7 is out of bounds"):
+                given[0](*given[1:])
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

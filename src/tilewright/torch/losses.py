@@ -197,8 +197,14 @@ def _check_labels(target: torch.Tensor, classes: int, ignore_index: int) -> None
 
     Every rank looks at all labels of a DTensor: if one rank alone raised, the others would wait for it.
     """
+    functorch = torch._C._functorch
+    # A transform of torch.func wraps arguments, each once more: what is below holds the labels of all items.
+    while functorch.is_functorch_wrapped_tensor(target):
+        if functorch.is_functionaltensor(target):
+            torch._sync(target)  # writes to it wait until then
+        target = functorch.get_unwrapped(target)
     local: Any = target.to_local() if is_dtensor(target) else target
-    if local.device.type != "cpu" or torch._C._functorch.is_batchedtensor(local):
+    if local.device.type != "cpu":
         return
     if isinstance(local, torch._subclasses.FakeTensor):
         return
