@@ -6,6 +6,7 @@ row one element of a sum goes through, by the order that docs/language.md gives 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -178,6 +179,13 @@ def test_results_in_place_and_in_other_types(backend: Backend) -> None:
     wide = backend.zeros((3, 100), tw.float32)
     tw.softmax(backend.put(x), out=wide)
     check_softmax(backend.get(wide), x, tw.bfloat16, out=tw.float32)
+    for dtype, columns in itertools.product((tw.float16, tw.bfloat16), (4, 9001)):  # computed in float64
+        x, narrow = numbers((1, columns), tw.float64), backend.zeros((1, columns), dtype)
+        for function in (tw.softmax, tw.log_softmax):
+            known = backend.get(function(backend.put(x)))
+            found = backend.get(function(backend.put(x), out=narrow))
+            assert np.array_equal(found, known.astype(dtype.numpy)), (function, dtype, columns)
+    x = numbers((3, 100), tw.bfloat16)
     columns = backend.put(np.zeros(300, np.float32))
     tw.softmax(backend.put(x), out=backend.strided(columns, (3, 100), (1, 3)))
     check_softmax(backend.get(columns).reshape(100, 3).T, x, tw.bfloat16, out=tw.float32)
