@@ -150,6 +150,12 @@ def test_types_of_16_bits_and_empty_arrays() -> None:
     assert jax.grad(lambda x: tw.jax.rms_norm(x).astype(jnp.float32).sum())(x).dtype == jnp.bfloat16
     assert jax.jit(tw.jax.softmax)(jnp.zeros((0, 4))).shape == (0, 4)
     assert jax.jit(tw.jax.matmul)(jnp.zeros((2, 0)), jnp.zeros((0, 3))).tolist() == [[0, 0, 0]] * 2
+    for norm in (tw.jax.rms_norm, tw.jax.layer_norm):
+        assert jax.jit(norm)(jnp.zeros((2, 0))).shape == norm(np.zeros((2, 0)), jnp.ones(0)).shape == (2, 0)
+        found = jax.grad(lambda *x: norm(*x).sum(), (0, 1))(jnp.zeros((2, 0)), jnp.ones(0))
+        assert [x.shape for x in found] == [(2, 0), (0,)]
+        with pytest.raises(jax.errors.JaxRuntimeError, match="rows of x have 0 elements"):
+            norm(jnp.zeros((2, 0)), jnp.ones(1))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2"])

@@ -111,7 +111,10 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-6) -> Arr
     >>> jax.jit(lambda x: tw.jax.rms_norm(x, eps=0.0))(jax.numpy.array([[4.0, 0.0, 0.0, 0.0]])).tolist()
     [[2.0, 0.0, 0.0, 0.0]]
     """
-    return _rms_norm(x, jnp.ones_like(x, shape=x.shape[-1:]) if weight is None else weight, float(eps))[0]
+    weight = jnp.ones_like(x, shape=x.shape[-1:]) if weight is None else weight
+    if x.shape[-1:] == weight.shape == (0,):  # rows without elements have no statistics, and nothing to compute
+        return jnp.asarray(x)
+    return _rms_norm(x, weight, float(eps))[0]
 
 
 def _layer_shapes(x: Array, weight: Array, bias: Array, eps: float) -> Any:
@@ -145,6 +148,8 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
     """
     ones = jnp.ones_like(x, shape=x.shape[-1:])
     weight, bias = ones if weight is None else weight, 0 * ones if bias is None else bias
+    if x.shape[-1:] == weight.shape == bias.shape == (0,):  # as above
+        return jnp.asarray(x)
     return _layer_norm(x, weight, bias, float(eps))[0]
 
 
