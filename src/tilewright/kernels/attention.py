@@ -336,11 +336,13 @@ def attention_backward(
             raise ArgumentError(f"{x.name} has the shape {x.shape}, and {shape} is expected for q {problem.q.shape}")
     check_together((problem.q, *given, *numbers))
     arrays = problem.q, problem.k, problem.v
-    reads, types = (*arrays, *given, *numbers), (problem.q.dtype,)
-    found = [
-        result(function, out, x, x.shape, x.dtype, name=f"d{x.name}", types=types, reads=reads)
-        for x, out in zip(arrays, (dq, dk, dv), strict=True)
-    ]
+    reads, types = (*arrays, *problem.sequences.given(), *given, *numbers), (problem.q.dtype,)
+    found: list[Operand] = []
+    writes: list[Operand] = []  # those of them that were given
+    for x, out in zip(arrays, (dq, dk, dv), strict=True):
+        made = result(function, out, x, x.shape, x.dtype, name=f"d{x.name}", types=types, reads=reads, writes=writes)
+        found.append(made)
+        writes += [made] if out is not None else []
     _backward(problem, given, numbers, found, deterministic)
     return found[0].array, found[1].array, found[2].array
 

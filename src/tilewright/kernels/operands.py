@@ -104,11 +104,12 @@ def result(
     types: Sequence[DType] = FLOATS,
     reads: Sequence[Operand] = (),
     may_be: Sequence[Operand] = (),
+    writes: Sequence[Operand] = (),
 ) -> Operand:
     """Return where a result goes: `out` when it is given, else a new array in the library of `like`.
 
-    `out` has one of `types`, and shares no memory with the arrays `reads`; it may be one of `may_be` itself, element by
-    element.
+    `out` has one of `types`, and shares no memory with the arrays `reads`, nor with other results that were given, the
+    `writes`; it may be one of `may_be` itself, element by element.
 
     Raises `ArgumentError` for an `out` that cannot hold the result.
     """
@@ -141,17 +142,18 @@ def result(
             f"elements of {name} share memory: shape {info.shape}, strides {info.strides}",
             help="pass an array of its own memory, for example a copy",
         )
-    for x in (*reads, *may_be):
+    for x in (*reads, *writes, *may_be):
         if not ranges_meet(range_of(x.info), range_of(info)):
             continue
         itself = (x.info.pointer, x.info.strides, x.dtype) == (info.pointer, info.strides, info.dtype)
         if not (itself and any(x is y for y in may_be)) and share_memory(x.info, x.info.pointer, info, info.pointer):
             names = " or ".join(y.name for y in may_be)
             raise ArgumentError(
-                f"{name} shares memory with {x.name}, which is read while {name} is written",
+                f"{name} shares memory with {x.name}, which is "
+                f"{'written' if any(x is y for y in writes) else 'read'} while {name} is written",
                 help=f"give {name} memory of its own" + (f", or {names} itself" if may_be else ""),
             )
-    watch.meets(info, [x.info for x in reads])
+    watch.meets(info, [x.info for x in (*reads, *writes)])
     watch.meets(info, [x.info for x in may_be], may_coincide=True)
     return given
 

@@ -67,6 +67,24 @@ def test_refused(text: str, given: tuple[Any, Any, Any], options: dict[str, Any]
         tw.attention(*given, **options)
 
 
+@pytest.mark.parametrize(
+    ("text", "first", "second"),
+    [
+        ("dk shares memory with dq, which is written while dk is written", {"dq": slice(0, 32)}, {"dk": slice(0, 32)}),
+        ("dv shares memory with dk, which is written", {"dk": slice(0, 32)}, {"dv": slice(16, 48)}),
+        ("dv shares memory with dq, which is written", {"dq": slice(0, 32)}, {"dv": slice(31, 63)}),
+        ("dq shares memory with key_lengths, which is read", {"dq": slice(0, 32)}, {"key_lengths": slice(0, 1)}),
+    ],
+)
+def test_gradients_have_memory_of_their_own(text: str, first: dict[str, slice], second: dict[str, slice]) -> None:
+    x, memory = zeros(1, 1, 4, 8), zeros(64)
+    given: dict[str, Any] = {name: memory[part].reshape(x.shape) for name, part in first.items()}
+    for name, part in second.items():
+        given[name] = memory[part].view(np.int32) if name == "key_lengths" else memory[part].reshape(x.shape)
+    with pytest.raises(tw.ArgumentError, match=text):
+        tw.attention_backward(x, x, x, x, x, x[..., 0], **given)
+
+
 def test_what_warpgroups_compute() -> None:
     def why(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, **more: Any) -> str:
         x = zeros(int(np.prod(shape)) + 8, dtype=more.pop("dtype", np.float16))
