@@ -106,6 +106,17 @@ def test_one_gradient_for_all_rows(backend: Backend) -> None:
     assert np.array_equal(*pair)
 
 
+def test_labels_in_a_column(backend: Backend) -> None:
+    """Modes of one element join with any others, whatever their strides."""
+    x, host = backend.put(numbers((2, 1, 4), tw.float32)), np.array([1, 0, 0, 3, 0, 0])
+    labels, whole = backend.strided(backend.put(host), (2, 1), (3, 1)), backend.put(host[::3].reshape(2, 1).copy())
+    pair = [tw.cross_entropy(x, each, statistics=True) for each in (labels, whole)]
+    assert np.array_equal(*(backend.get(loss) for loss, _, _ in pair))
+    grad = backend.put(np.ones((2, 1), np.float32))
+    found = [tw.cross_entropy_backward(grad, x, each, *pair[0][1:]) for each in (labels, whole)]
+    assert np.array_equal(*map(backend.get, found))
+
+
 X: Any = np.ones((2, 3), np.float32)
 PADDED: Any = np.zeros((2, 5), np.int64)[:, :3]
 L: Any = np.zeros(2, np.int64)
@@ -119,7 +130,9 @@ L: Any = np.zeros(2, np.int64)
         (lambda: tw.cross_entropy(X[:, :0], L), "rows without columns have no loss"),
         (lambda: tw.cross_entropy(np.ones((2, 3, 4), np.float32), PADDED), "the modes of labels do not lie one behind"),
         (lambda: tw.cross_entropy(X, L, label_smoothing=1.5), "label_smoothing is 1.5"),
-        (lambda: tw.cross_entropy(X, L, ignore_index=0.5), "ignore_index is a whole number, got 0.5"),
+        (lambda: tw.cross_entropy(X, L, ignore_index=0.5), "ignore_index is a whole number of 64 bits, got 0.5"),
+        (lambda: tw.cross_entropy(X, L, ignore_index=2**70), "whole number of 64 bits, got 1180591620717411303424"),
+        (lambda: tw.cross_entropy(X[:0], L[:0], ignore_index=-(2**63) - 1), "ignore_index is a whole number"),
         (lambda: tw.cross_entropy(X, L, out=np.ones(3, np.float32)), "out has the shape (3,), and the result (2,)"),
         (lambda: tw.cross_entropy_backward(X, X, L, X[:, 0], X[:, 0]), "grad has the shape (2, 3), and logits (2, 3)"),
         (lambda: tw.cross_entropy_backward(X[0, :2], X, L, X[0, :2], L), "total is int64"),

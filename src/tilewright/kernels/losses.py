@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from numbers import Integral, Real
 from typing import Any  # Any: arrays of any library
 
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
 from tilewright.kernels._loss_kernels import cross_entropy_gradient, cross_entropy_rows
-from tilewright.kernels.operands import FLOATS, Operand, check_together, launcher, read, result, rows_of
+from tilewright.kernels.operands import FLOATS, Operand, check_together, join_modes, launcher, read, result, rows_of
 from tilewright.kernels.repeats import repeating
 from tilewright.kernels.results import handing_over
 from tilewright.kernels.rows import plan_rows
@@ -48,7 +47,7 @@ def cross_entropy(
     require a gradient (see `tw.torch.cross_entropy`).
     """
     source, target = _read("cross_entropy", logits, labels)
-    number = smoothing_of(label_smoothing)
+    ignored, number = _whole(ignore_index), smoothing_of(label_smoothing)
     kind = _kind(source)
     shape = source.shape[:-1]
     losses = result("cross_entropy", out, source, shape, kind, reads=(source, target))
@@ -61,7 +60,7 @@ def cross_entropy(
         kernel = launcher(cross_entropy_rows, plan.grid(rows.count), plan.block, plan.min_blocks)
         kernel(
             _flat(losses), *(None if v is None else _flat(v) for v in (top, total)), rows.views[0], _flat(target),
-            _whole(ignore_index), kind.numpy.type(number), plan.tiles, plan.held, bool(number),
+            ignored, kind.numpy.type(number), plan.tiles, plan.held, bool(number),
         )  # fmt: skip
     if top is None or total is None:
         return losses.array
@@ -96,7 +95,8 @@ def cross_entropy_backward(
     """
     function = "cross_entropy_backward"
     source, target = _read(function, logits, labels)
-    number, kind, shape = smoothing_of(label_smoothing), _kind(source), source.shape[:-1]
+    ignored, number = _whole(ignore_index), smoothing_of(label_smoothing)
+    kind, shape = _kind(source), source.shape[:-1]
     factor = read(function, "grad", grad)
     numbers = [read(function, name, x, (kind,)) for name, x in (("top", top), ("total", total))]
     for x in (factor, *numbers):
@@ -114,7 +114,7 @@ def cross_entropy_backward(
         blocks = plan.grid(rows.count) * -(-rows.columns // plan.held)
         launcher(cross_entropy_gradient, blocks, plan.block)(
             rows.views[0], _flat(factor), rows.views[1], _flat(target), *map(_flat, numbers),
-            _whole(ignore_index), kind.numpy.type(number), plan.tiles, plan.held, width,
+            ignored, kind.numpy.type(number), plan.tiles, plan.held, width,
         )  # fmt: skip
     return gradient.array
 
@@ -138,21 +138,15 @@ def _kind(logits: Operand) -> DType:
 
 def _flat(x: Operand) -> View:
     """Return an array with an element for each row as the kernels take it, and refuse one whose modes do not join."""
-    rows = rows_of((x,)) if x.shape else None
-    if rows is None:
-        return x.view((1,), (1,))
-    view = rows.views[0]
-    (*lead, step), (*extents, columns) = view.strides, view.shape
-    if math.prod(extents) == 1:
-        return x.view((columns,), (step,))
-    if len(lead) == 1 and lead[0] == columns * step:
-        return x.view((extents[0] * columns,), (step,))
+    extents, (steps,) = join_modes(x.shape, [x.info.strides])
+    if len(extents) == 1:
+        return x.view(extents, steps if extents[0] > 1 else (1,))
     raise ArgumentError(f"the modes of {x.name} do not lie one behind the other", help="pass a contiguous copy")
 
 
 def _whole(number: Any) -> Any:
-    if isinstance(number, bool) or not isinstance(number, Integral):
-        raise ArgumentError(f"ignore_index is a whole number, got {number!r}")
+    if isinstance(number, bool) or not isinstance(number, Integral) or not -(2**63) <= int(number) < 2**63:
+        raise ArgumentError(f"ignore_index is a whole number of 64 bits, got {number!r}")
     return int64.numpy.type(number)
 
 
