@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -137,6 +138,7 @@ def test_ours_in_the_place_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda q, k, v: tw.torch.attention([1.0], k, v), "query is a list"),
         (lambda q, k, v: tw.torch.attention(q.int(), k, v), "query is torch.int32"),
         (lambda q, k, v: tw.torch.attention(q, k, v, window=(-1, None)), r"window is \(-1, None\)"),
+        (lambda q, k, v: tw.torch.attention(q, k, v, window=(True, 1)), r"window is \(True, 1\)"),
         (lambda q, k, v: tw.torch.attention(q, k.float(), v), "k is float32, and q is float64"),
         (lambda q, k, v: tw.torch.attention(q, k, v[:, :, :2]), "all but the last mode agree"),
         (
@@ -152,6 +154,13 @@ def test_ours_in_the_place_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refused(call: Any, text: str) -> None:
     with pytest.raises(tw.ArgumentError, match=text):
         call(*(x.detach() for x in inputs()))
+
+
+def test_windows_of_any_whole_numbers() -> None:
+    q, k, v = (x.detach() for x in inputs())
+    for window, same in (((np.int64(1), 0), (1, 0)), ([2**70, np.uint8(0)], (None, 0))):
+        found, known = (tw.torch.attention(q, k, v, window=each) for each in (window, same))
+        assert torch.equal(found, known)
 
 
 def test_a_write_to_what_is_saved_is_refused() -> None:

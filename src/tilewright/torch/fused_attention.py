@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from numbers import Integral
 from typing import Any  # Any: specifications of DTensor
 
 import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
+from tilewright.kernels.attention import UNLIMITED
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor
 from tilewright.torch.sharding import Way, is_taken_by_torch, partial, replicated, shard, shards
@@ -250,12 +252,14 @@ def attention(
 def _checked(window: object) -> tuple[int, int]:
     """Return the sides of a window as the operator takes them."""
     sides = window if isinstance(window, (tuple, list)) else ()
-    if len(sides) != 2 or any(n is not None and (not isinstance(n, int) or n < 0) for n in sides):
+    if len(sides) != 2 or any(
+        n is not None and (isinstance(n, bool) or not isinstance(n, Integral) or n < 0) for n in sides
+    ):
         raise ArgumentError(
             f"window is {window!r}",
             help="(left, right): keys before and behind the one beside the token, or None for all of a side",
         )
-    left, right = (_ALL if n is None else int(n) for n in sides)
+    left, right = (_ALL if n is None else min(int(n), UNLIMITED) for n in sides)
     return left, right
 
 
