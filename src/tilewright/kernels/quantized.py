@@ -290,7 +290,7 @@ def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False
     low, high = (x.astype(np.float64) for x in (np.minimum(low, 0), np.maximum(high, 0)))  # whose difference is finite
     steps, middle = 2**bits - 1, 2 ** (bits - 1)
     reach = np.maximum(high, -low) / (middle - 1) if symmetric else (high - low) / steps
-    scales = _rounded_scales(reach, of)
+    scales = _rounded_scales(reach, of, steps)
     wide = scales.astype(np.float32)
     zeros = (
         np.full((groups, n), middle, np.int16) if symmetric else np.rint(-low / wide).clip(0, steps).astype(np.int16)
@@ -299,17 +299,22 @@ def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False
     return _packed(codes.reshape(groups * rows, n)[:k], scales, zeros, bits, rows, w)
 
 
-def _rounded_scales(reach: Array, of: DType) -> Array:
+def _rounded_scales(reach: Array, of: DType, steps: int) -> Array:
     """Return scales in their type, 1 where a group has nothing but zeros; raise where the type does not hold them."""
+    exact = np.where(reach == 0, 1, reach)
     with np.errstate(over="ignore"):
-        scales = np.where(reach == 0, 1, reach).astype(of.numpy)
-    wide = scales.astype(np.float32)
-    if not np.isfinite(wide).all():
+        scales = exact.astype(of.numpy)
+    # A scale below the normal numbers may be rounded by more than those are, until the last of the steps is off by half
+    # of one: beyond that, weights would be clipped, or all become 0. Those of float32 are as exact as the weights.
+    off = np.abs(scales.astype(np.float64) - exact) / exact
+    far = exact[off > max(float(np.spacing(of.numpy.type(1))), 1 / steps) / 2]
+    if of != float32 and far.size:
         raise ArgumentError(
-            f"a scale of {float(reach.max()):.3g} is beyond {of}", help="ask for scale_dtype=tw.float32 (or bfloat16)"
+            f"a scale of {far[0]:.3g} is {'beyond' if far[0] > 1 else 'too small for'} {of}",
+            help="ask for scale_dtype=tw.float32",
         )
     least = np.nextafter(np.zeros((), of.numpy), np.ones((), of.numpy))  # where a scale is rounded to nothing
-    return np.where(wide == 0, least, scales).astype(of.numpy)
+    return np.where(scales == 0, least, scales).astype(of.numpy)
 
 
 def _scale_type(asked: Any, values: Array, name: str = "scale_dtype") -> DType:

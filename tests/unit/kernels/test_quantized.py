@@ -273,7 +273,12 @@ def test_rounded_weights_are_within_half_a_step(
     seed: int, k: int, n: int, bits: int, group: int, symmetric: bool, shift: int, size: float, scale: Any
 ) -> None:
     w = (size * (np.random.default_rng(seed).standard_normal((k, n)) + shift)).astype(np.float32)
-    weights = tw.quantize(w, bits, group, symmetric=symmetric, scale_dtype=scale)
+    try:
+        weights = tw.quantize(w, bits, group, symmetric=symmetric, scale_dtype=scale)
+    except tw.ArgumentError:  # of float16, and for scales below its normal numbers alone
+        weights = tw.quantize(w, bits, group, symmetric=symmetric, scale_dtype=tw.float32)
+        assert scale is None and np.asarray(weights.scales).min() < 2.0**-14
+        return
     step = repeated(unpack_groups(weights.scales, k, n, weights.format.group).astype(np.float64), group, k)
     eps = {None: 2.0**-11, tw.bfloat16: 2.0**-8, tw.float32: 2.0**-23}[scale]
     rounded = np.maximum(eps * step, 2.0**-25 if scale is None else 0)  # denormals of float16 are 2^-24 apart
@@ -288,7 +293,25 @@ def test_groups_of_one_number_are_kept() -> None:
         for symmetric in (False, True):
             found = tw.quantize(w, group=32, symmetric=symmetric, scale_dtype=tw.float32).dequantised()
             assert np.allclose(found, w, rtol=1e-6, atol=0), (value, symmetric)
-    assert np.isfinite(tw.quantize(np.full((32, 1), 1e-30, np.float32), group=32).dequantised()).all()
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(("dtype", "normal"), [(tw.float16, 2.0**-14), (tw.bfloat16, 2.0**-126)], ids=str)
+def test_scales_that_are_too_small_are_refused(dtype: tw.DType, normal: float, symmetric: bool) -> None:
+    """What is taken is within a step of the weights, and a scale below the normal numbers may be."""
+    levels, refused = 127 if symmetric else 255, 0
+    for scale in normal * 2.0 ** np.linspace(-12, 1, 100):
+        w = (scale * np.linspace(0, levels, 64)).astype(np.float32)[:, None]
+        try:
+            found = tw.quantize(w, 8, symmetric=symmetric, scale_dtype=dtype).dequantised()
+        except tw.ArgumentError as error:
+            assert scale < normal and "too small for" in str(error) and "scale_dtype=tw.float32" in str(error)
+            refused += 1
+            continue
+        assert np.abs(found - w).max() <= 1.01 * scale
+    assert refused > 40
+    nothing = np.zeros((64, 1), np.float32)
+    assert not tw.quantize(nothing, symmetric=symmetric, scale_dtype=dtype).dequantised().any()
 
 
 W, S = np.zeros((64, 4), np.uint8), np.ones((2, 4), np.float16)
@@ -324,6 +347,7 @@ REFUSED = [
     (lambda: tw.quantize(W), "w is uint8, and tw.quantize rounds floats"),
     (lambda: tw.quantize(np.full((2, 2), np.nan, np.float32)), "w has numbers that are not finite"),
     (lambda: tw.quantize(np.full((2, 2), 1e9, np.float32)), "is beyond float16"),
+    (lambda: tw.quantize(np.full((2, 2), 1e-9, np.float32), 8, symmetric=True), "7.87e-12 is too small for float16"),
     (lambda: tw.quantize(np.ones((2, 2), np.float32), scale_dtype=tw.int8), "scale_dtype is one of float16"),
     (lambda: tw.matmul(np.ones((2, 64), np.float32), tw.quantized(W, S)), "a is float32, and packed weights multiply"),
     (lambda: tw.matmul(np.ones((2, 63), np.float16), tw.quantized(W, S)), "have no product"),
