@@ -140,7 +140,7 @@ def test_arrays_without_elements(backend: Backend) -> None:
 
 @pytest.mark.parametrize("columns", [5, 9001])
 def test_gradients_of_float64_in_narrow_results(backend: Backend, columns: int) -> None:
-    x, y = (backend.put(numbers((1, columns), tw.float64, n)) for n in (1, 2))
+    x, y = (backend.put(numbers((1, columns), tw.float64, n, 1.0)) for n in (1, 2))
     labels, total = backend.put(np.array([3])), backend.put(np.full(1, 2.0))
     narrow = backend.zeros((1, columns), tw.float16)
     for function, given in (
