@@ -305,9 +305,11 @@ def _rounded_scales(reach: Array, of: DType, steps: int) -> Array:
     with np.errstate(over="ignore"):
         scales = exact.astype(of.numpy)
     # A scale below the normal numbers may be rounded by more than those are, until the last of the steps is off by half
-    # of one: beyond that, weights would be clipped, or all become 0. Those of float32 are as exact as the weights.
+    # of one: beyond that, weights would be clipped, or all become 0. Those of float32 are as exact as the weights. If
+    # all weights of a group are less than half a step of another group, what they are off by is no more than there.
     off = np.abs(scales.astype(np.float64) - exact) / exact
-    far = exact[off > max(float(np.spacing(of.numpy.type(1))), 1 / steps) / 2]
+    matters = exact * steps > reach.max(initial=0) / 2
+    far = exact[matters & (off > max(float(np.spacing(of.numpy.type(1))), 1 / steps) / 2)]
     if of != float32 and far.size:
         raise ArgumentError(
             f"a scale of {far[0]:.3g} is {'beyond' if far[0] > 1 else 'too small for'} {of}",

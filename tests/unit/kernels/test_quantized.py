@@ -314,6 +314,15 @@ def test_scales_that_are_too_small_are_refused(dtype: tw.DType, normal: float, s
     assert not tw.quantize(nothing, symmetric=symmetric, scale_dtype=dtype).dequantised().any()
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_groups_of_next_to_nothing_are_within_half_a_step_of_others(symmetric: bool) -> None:
+    """As a layer has where a feature is dead: what they are off by is no more than rounding elsewhere."""
+    w = np.random.default_rng(0).standard_normal((64, 3)).astype(np.float32)
+    w[:32, 1] *= np.float32(1e-9)
+    found = tw.quantize(w, 8, 32, symmetric=symmetric, scale_dtype=tw.float16).dequantised()
+    assert np.abs(found - w).max() <= 0.51 * np.ptp(w, axis=0).max() / (127 if symmetric else 255)
+
+
 W, S = np.zeros((64, 4), np.uint8), np.ones((2, 4), np.float16)
 BY_GROUPS = tw.quantized.from_gptq(np.zeros((8, 4), np.int32), None, np.ones((2, 4), np.float16), np.arange(64) % 2)
 REFUSED = [
