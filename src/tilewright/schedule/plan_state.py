@@ -6,7 +6,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of, grid_of
 from tilewright.schedule.caches import Cache, Location, Region, region_of
 from tilewright.schedule.crossings import Crossing
-from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Statement, arrays_of, settled
+from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, Statement, arrays_of, settled
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
 from tilewright.schedule.targets import Target
@@ -166,10 +166,10 @@ class PlanState:
             if loop.index in shared or (loop.index in cache.inside and loop.index not in self.bound)
         )
 
-    def accesses(self, array: Array) -> list[Access]:
-        """Return the accesses of an array by all parts, with their places among the loops."""
+    def accesses(self, array: Array, parts: Sequence[Part] | None = None) -> list[Access]:
+        """Return the accesses of an array by all parts, or by some, with their places among the loops."""
         accesses = []
-        for part in self.nest.parts:
+        for part in self.nest.parts if parts is None else parts:
             for statement in part.statements:
                 for access in statement.accesses:
                     if access.array is array:
@@ -177,9 +177,10 @@ class PlanState:
                         accesses.append(Access(access.statement, array, place, access.is_write))
         return accesses
 
-    def region(self, cache: Cache) -> Region:
-        """Return the box that a cache holds. Raises `ScheduleError` where there is none."""
-        accesses, is_whole = self.accesses(cache.array), self.feeds_matrix_instructions(cache)
+    def region(self, cache: Cache, accesses: Sequence[Access] | None = None) -> Region:
+        """Return the box that a cache holds, or that of some accesses. Raises `ScheduleError` where there is none."""
+        accesses = self.accesses(cache.array) if accesses is None else accesses
+        is_whole = self.feeds_matrix_instructions(cache)
         return region_of(cache.array, accesses, self.varying(cache), self.nest.loops, is_whole=is_whole)
 
     def is_read(self, cache: Cache) -> bool:
@@ -202,6 +203,36 @@ class PlanState:
     def begins_with_zeros(self, cache: Cache) -> bool:
         """Whether a cache is filled with zeros: a TEMP array begins with it, and is read before it is written."""
         return cache.array.memory in self.begun and self.is_new(cache)
+
+    def is_overwritten(self, cache: Cache, part: Part) -> bool:
+        """Whether one statement of a part surely writes every element of the box."""
+        if any(not condition.is_equality or len(condition.value.terms) != 1 for condition in part.conditions):
+            return False
+        # A part that stands at one iteration of a loop, such as that of a fusion, does all of its work there.
+        stands = [condition.value.terms[0][0] for condition in part.conditions]
+        return any(
+            access.is_write
+            and not access.statement.store.guards
+            and not any(mode.mentions(symbol) for mode in access.place for symbol in stands)
+            and self.region(cache, (access,)) == self.region(cache)
+            and self._is_covered(cache, access.place)
+            for access in self.accesses(cache.array, (part,))
+        )
+
+    def keeps_unwritten(self, cache: Cache) -> bool:
+        """Whether a cache may be filled from elements of a TEMP array that nothing has written, and no logic reads."""
+        if not self.is_temporary(cache.array) or self.is_new(cache):
+            return False
+        for part in self.nest.parts:
+            accesses = self.accesses(cache.array, (part,))
+            reads = [x for x in accesses if not x.is_write]
+            reading = {x.statement for x in reads}
+            fresh = [x for x in accesses if x.is_write and x.statement not in reading]
+            if fresh and (reads or not self.is_overwritten(cache, part)):
+                return True
+            if reads and self.region(cache, reads) != self.region(cache):
+                return True
+        return False
 
     def _is_covered(self, cache: Cache, place: tuple[Affine, ...]) -> bool:
         """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""

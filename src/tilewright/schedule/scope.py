@@ -165,12 +165,17 @@ class Scope:
         return [cache for cache in self.plan.caches_at(depth) if cache.array in used]
 
     def is_filled(self, cache: Cache) -> bool:
-        """Whether what a cache is filled from is needed: of a TEMP array, where some part of the moment reads it."""
-        if not self.plan.is_temporary(cache.array):
-            return self.plan.is_read(cache)
-        statements = [statement for part in self.parts for statement in part.statements]
-        reads = any(x.array is cache.array and not x.is_write for s in statements for x in s.accesses)
-        return reads and not self.plan.is_new(cache)
+        """Whether what a cache is filled from is needed: of a TEMP array, by the parts of the moment.
+
+        They need it where one reads the array, and where none writes the whole box, all of which is written back.
+        """
+        plan = self.plan
+        if not plan.is_temporary(cache.array):
+            return plan.is_read(cache)
+        if plan.is_new(cache):
+            return False
+        reads = any(not access.is_write for access in plan.accesses(cache.array, self.parts))
+        return reads or not any(plan.is_overwritten(cache, part) for part in self.parts)
 
     @contextmanager
     def holding(self, storage: Mapping[Array, Storage]) -> Iterator[None]:

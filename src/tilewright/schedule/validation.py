@@ -292,6 +292,7 @@ def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index],
 def begun_with_zeros(plan: PlanState) -> frozenset[Array]:
     """Return the TEMP arrays a read of which may come before every write of its element; warn of each.
 
+    Those that a cache is filled from where no logic reads begin with zeros too.
     A read of an OUTPUT array that no other statement writes is warned of too: it reads what the caller left there.
     """
     found = set()
@@ -299,6 +300,8 @@ def begun_with_zeros(plan: PlanState) -> frozenset[Array]:
         if plan.is_temporary(array):
             first = unwritten(plan, array)
             if first is None:
+                if any(cache.array.memory is array and plan.keeps_unwritten(cache) for cache in plan.caches):
+                    found.add(array)
                 continue
             found.add(array)
             _refuse_beginning(plan, array, first)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
-from tilewright.errors import ScheduleError
-from tilewright.schedule import Array, Location, MMAShape, Nest, Role, Target, fuse
+from tilewright.errors import ScheduleError, TilewrightWarning
+from tilewright.schedule import Array, If, Location, MMAShape, Nest, Role, Target, fuse
 
 
 @pytest.mark.parametrize("outer", [Location.SHARED, Location.PRIVATE])
@@ -95,3 +97,42 @@ def test_a_cache_that_ends_between_write_and_read(location: Location) -> None:
     a, r = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
     plan.build()(a, r)
     np.testing.assert_array_equal(r, 2 * a + 1)
+
+
+@pytest.mark.parametrize("middle", ["some", "where", "none"])
+@pytest.mark.parametrize("inner", [Location.SHARED, Location.PRIVATE, None])
+@pytest.mark.parametrize("outer", [Location.SHARED, Location.PRIVATE])
+def test_an_inner_cache_preserves_what_its_parts_do_not_write(
+    outer: Location, inner: Location | None, middle: str
+) -> None:
+    """The box is that of all parts: one that writes some of it, or reads none, leaves the rest as it is around it."""
+    X, T, Y = (
+        Array(role, "int32", (n,), name=x)
+        for x, role, n in (("X", Role.INPUT, 4), ("T", Role.TEMP, 5), ("Y", Role.OUTPUT, 4))
+    )
+    first, second, third = Nest((4,)), Nest((4,)), Nest((4,))
+    z, a, b = (nest.get_indices() for nest in (first, second, third))
+
+    @first.iteration_logic
+    def _() -> None:
+        T[z] = X[z] + 100
+        if middle != "none":
+            T[z + 1] = X[z] + 200
+
+    if middle == "where":
+        second.iteration_logic(lambda: If(X[a] > 2, lambda: T.__setitem__(a, 0)))
+    else:
+        second.iteration_logic(lambda: T.__setitem__(a, X[a] * 2))
+    third.iteration_logic(lambda: Y.__setitem__(b, T[b + 1]))
+    schedule = fuse(*(nest.create_schedule() for nest in (first, second, third)))
+    i, f = schedule.get_indices()
+    schedule.reorder(f, i)
+    plan = schedule.create_plan(Target("sm_80"))
+    plan.cache(T, index=f, location=outer)
+    if inner is not None and (outer, inner) != (Location.PRIVATE, Location.SHARED):
+        plan.cache(T, index=i, location=inner)
+    y = np.zeros(4, np.int32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TilewrightWarning)  # without the second write T begins with zeros
+        plan.build(args=(X, Y))(np.arange(1, 5, dtype=np.int32), y)
+    assert y.tolist() == {"some": [4, 6, 8, 204], "where": [102, 0, 0, 204], "none": [4, 6, 8, 0]}[middle]
