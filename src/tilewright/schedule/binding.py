@@ -91,6 +91,11 @@ def bind(
         if not isinstance(unit, GridUnit):
             raise ScheduleError(f"bind to {unit!r}", help="bind to target.GridUnit.BLOCK_X, THREAD_X, WARP_X, ...")
         indices = key if isinstance(key, tuple) else (key,)
+        if not indices or len(set(indices)) < len(indices):
+            raise ScheduleError(
+                f"{unit.name} is bound to ({', '.join(map(str, indices))})",
+                help="name one loop or several, each of them once",
+            )
         for binding in bound:
             if binding.unit is unit:
                 raise ScheduleError(

@@ -174,6 +174,14 @@ def test_parallelize_gives_loops_to_blocks() -> None:
         together.parallelize(k, max_threads=0)
 
 
+@pytest.mark.parametrize("twice", [True, False])
+def test_a_unit_is_bound_to_loops_that_differ(twice: bool) -> None:
+    schedule, _, (i, _, _) = product()
+    plan = schedule.create_plan(Target("sm_80"))
+    with pytest.raises(ScheduleError, match=r"BLOCK_X is bound to \((i, i)?\)"):
+        plan.bind({(i, i) if twice else (): plan.target.GridUnit.BLOCK_X})
+
+
 def test_parallelize_without_a_free_axis() -> None:
     x = Array(Role.OUTPUT, "float32", (2, 2, 2, 2), name="x")
     nest = Nest((2, 2, 2, 2))
