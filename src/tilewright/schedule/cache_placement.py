@@ -231,8 +231,9 @@ def refuse_nonsense(plan: PlanState, cache: Cache) -> None:
             help="double-buffer arrays that are only read",
         )
     _refuse_layout(cache, region)
-    if not isinstance(cache.vectorize, bool) and (cache.vectorize < 1 or cache.vectorize & (cache.vectorize - 1)):
-        raise ScheduleError(f"vectorize={cache.vectorize}", help="a power of two elements, True or False")
+    vector: object = cache.vectorize
+    if not isinstance(vector, bool) and (not is_count(vector) or cache.vectorize & (cache.vectorize - 1)):
+        raise ScheduleError(f"vectorize={vector!r}", help="a power of two elements, True or False")
 
 
 def _refuse_layout(cache: Cache, region: Region) -> None:

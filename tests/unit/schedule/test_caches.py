@@ -164,6 +164,13 @@ def test_many_vectors_a_thread(strategy: Strategy, place: Location, shape: tuple
     assert is_right(plan, *shape, dtype=np.float16)
 
 
+@pytest.mark.parametrize("vectorize", ["a", 2.0, 3, 0])
+def test_a_width_is_a_power_of_two(vectorize: Any) -> None:
+    plan, arrays, loops = product((6, 8, 10), {}, "i j k")
+    with pytest.raises(ScheduleError, match="vectorize="):
+        plan.cache(arrays["A"], index=loops["j"], vectorize=vectorize)
+
+
 def test_code_does_not_grow_with_a_box() -> None:
     def lines(size: int) -> int:
         plan, arrays, _ = product((size, size, size), {"i": [6], "j": [8], "k": [4]}, "j k i jj kk ii")
