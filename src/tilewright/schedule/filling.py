@@ -167,12 +167,14 @@ def divisor_of(value: Any) -> int:  # Any: a number of host or device
     return abs(int(value))
 
 
-def divisor_of_affine(scope: Scope, place: Affine) -> int:
-    """Return a number that is known to divide an expression of the loops, 0 for 0."""
+def divisor_of_affine(scope: Scope, place: Affine, by: int = 1) -> int:
+    """Return a number that is known to divide an expression of the loops over a number that divides it, 0 for 0."""
+    if place.constant % by or any(factor % by for _, factor in place.terms):
+        return 1
     divisor = abs(place.constant)
     for symbol, factor in place.terms:
         step = (
             scope.plan.nest.loop(symbol).step if isinstance(symbol, Index) else divisor_of(scope.values.get(symbol, 1))
         )
         divisor = math.gcd(divisor, factor * step)
-    return divisor
+    return divisor // by

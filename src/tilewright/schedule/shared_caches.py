@@ -227,13 +227,26 @@ class SharedCache(Filling):
         fits += [divisor_of(step) for mode, step in enumerate(strides) if mode != fast]
         if isinstance(self.layout, Layout):
             fits += [divisor_of(self.layout[mode].stride) for mode in self.order[1:] if self.region.shape[mode] > 1]
-        fits.append(divisor_of_affine(scope, self.region.origin[fast]))
+        fits += self._beginnings()
         fits.append(source.engine.buffer.alignment // self.source_type.bytes)
         if cache.location is Location.GLOBAL:
             fits.append(self.scope.cache_memory[cache].engine.buffer.alignment // cache.element_type.bytes)
         while width > 1 and any(x % width for x in fits):
             width //= 2
         return width
+
+    def _beginnings(self) -> list[int]:
+        """Return a number for each mode that divides how far the box begins from where its source does: 0 for 0.
+
+        A box of every other row still begins at any row, and a cache that it is filled from has left rows out too.
+        """
+        assert self.outer is not None, self.cache
+        place, stride = self.outer.place(self.region.origin), self.outer.tensor.layout.stride
+        strides, steps = stride if isinstance(stride, tuple) else (stride,), self.outer.steps or (1,) * len(place)
+        return [
+            divisor_of(apart) * divisor_of_affine(self.scope, start, step)
+            for start, apart, step in zip(place, strides, steps, strict=True)
+        ]
 
     def _inner_stride(self, fast: int) -> int:
         """Return how far apart in shared memory two neighbours along a mode lie."""

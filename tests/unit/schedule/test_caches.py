@@ -448,3 +448,35 @@ def test_memory_of_caches_comes_behind_constants_and_temporary_arrays(sizes: tup
     y = np.zeros(sizes, np.float32)
     kernel(x, y)
     assert np.array_equal(y, x * factors[np.arange(sizes[0]) % 4, None] + 1)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_70", "gfx90a"])
+@pytest.mark.parametrize(("dtype", "row", "step"), [(tw.float32, 10, 2), (tw.float16, 12, 4), (tw.int8, 9, 2)])
+def test_a_box_of_some_rows_may_begin_at_any(dtype: Any, row: int, step: int, target: str) -> None:
+    a = np.arange((4 + 8 * step) * row).reshape(-1, row).astype(dtype.name)
+    A = Array(Role.INPUT, dtype, a.shape, name="A")
+    B = Array(Role.OUTPUT, dtype, (4, 8), name="B")
+    nest = Nest((4, 8))
+    i, j = nest.get_indices()
+    nest.iteration_logic(lambda: B.__setitem__((i, j), A[i + step * j, j]))
+    plan = nest.create_schedule().create_plan(Target(target))
+    plan.cache(A, index=j, location=Location.SHARED)
+    b = np.zeros((4, 8), a.dtype)
+    plan.build(args=(A, B))(a, b)
+    assert np.array_equal(b, [[a[x + step * y, y] for y in range(8)] for x in range(4)])
+
+
+@pytest.mark.parametrize("outer", [Location.SHARED, Location.GLOBAL])
+@pytest.mark.parametrize("step", [2, 4])
+def test_a_cache_begins_between_the_elements_that_its_source_left_out(outer: Location, step: int) -> None:
+    A = Array(Role.OUTPUT, "float32", (4, 8), name="A")
+    B = Array(Role.INPUT, "float32", (12 * step,), name="B")
+    nest = Nest((4, 8))
+    i, j = nest.get_indices()
+    nest.iteration_logic(lambda: A.__setitem__((i, j), B[step * i + step * j]))
+    plan = nest.create_schedule().create_plan(Target("sm_80"))
+    around = plan.cache(B, index=i, location=outer)
+    plan.cache(around, index=j, location=Location.SHARED)
+    a, b = np.zeros((4, 8), np.float32), np.arange(12 * step, dtype=np.float32)
+    plan.build(args=(A, B))(a, b)
+    assert np.array_equal(a, [[step * (x + y) for y in range(8)] for x in range(4)])
