@@ -16,6 +16,7 @@ from tilewright.schedule.arrays import Array, ArrayLayout, Load
 from tilewright.schedule.loop_nest import Access, Loop
 from tilewright.schedule.memory_spaces import Location as Location
 from tilewright.schedule.memory_spaces import Strategy as Strategy
+from tilewright.transactions import ROW
 
 
 @dataclass(frozen=True)
@@ -254,8 +255,8 @@ def static_layout(cache: Cache, region: Region) -> Layout:
 
 
 def elements_of(cache: Cache, region: Region) -> int:
-    """Return how many elements of memory a block's buffers take in a plain layout: each begins where a vector may."""
-    vector = max(VECTOR_BYTES // cache.element_type.bytes, 1)
+    """Return how many elements of memory a block's buffers take in a plain layout: each begins where a copy may."""
+    unit = max((ROW if cache.is_filled_in_bulk else VECTOR_BYTES) // cache.element_type.bytes, 1)
     size = static_layout(cache, region).cosize
     assert isinstance(size, int), cache
-    return -(-size // vector) * vector * cache.stages
+    return -(-size // unit) * unit * cache.stages

@@ -171,6 +171,22 @@ def test_tma_fills_what_threads_read(stages: int) -> None:
     assert kernel.source().count("tma_load_2d(sA") + kernel.source().count("tma_load_2d(&sA") >= 1
 
 
+@pytest.mark.parametrize("width", [4, 8, 12, 32])
+def test_each_stage_begins_where_tma_puts_boxes(width: int) -> None:
+    """At multiples of 128 bytes, however short the box is."""
+    A, B = Array(Role.OUTPUT, tw.float32, (96,), name="A"), Array(Role.INPUT, tw.float32, (96,), name="B")
+    nest = Nest((96,))
+    i = nest.get_indices()
+    nest.iteration_logic(lambda: A.__setitem__(i, B[i]))
+    schedule = nest.create_schedule()
+    inner = schedule.split(i, width)
+    plan = schedule.create_plan(Target("sm_90a"))
+    plan.cache(B, index=inner, tma=True, pipeline_stages=3)
+    a, b = np.zeros(96, np.float32), np.arange(96, dtype=np.float32)
+    plan.build(args=(A, B))(a, b)
+    assert np.array_equal(a, b)
+
+
 def test_every_dense_product_of_a_warpgroup_is_a_shape() -> None:
     """Each SS atom that wraps belongs to one shape and its types, and no shape has another one."""
     arch = Arch.parse("sm_90a")
