@@ -303,8 +303,14 @@ class Scope:
         return all(symbol in self.values for symbol in value.symbols())
 
     def when(self, conditions: tuple[Condition, ...], body: Callable[[], None]) -> None:
-        """Emit something under conditions of the loops."""
+        """Emit something under conditions of the loops, in which no stage of a ring is filled or read.
+
+        Loops inside carry the states of rings as all loops do; behind the branch these are what they were before.
+        """
+        before = [(state, leaf, getattr(state, leaf)) for state in self.ring_states for leaf in state.leaves]
         branch(self.holds(conditions), body)
+        for state, leaf, number in before:
+            setattr(state, leaf, number)
 
     def holds(self, conditions: tuple[Condition, ...]) -> Any:  # Any: a condition of host or device
         """Return whether conditions hold at the present values of the loops."""

@@ -187,6 +187,21 @@ def test_each_stage_begins_where_tma_puts_boxes(width: int) -> None:
     assert np.array_equal(a, b)
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_loops_under_a_condition_leave_the_stages_of_tma_as_they_are(stages: int) -> None:
+    A, B = Array(Role.OUTPUT, tw.float32, (7, 8), name="A"), Array(Role.INPUT, tw.float32, (7, 8), name="B")
+    nest = Nest((7, 8))
+    i, j = nest.get_indices()
+    nest.iteration_logic(lambda: A.__setitem__((i, j), B[i, j]))
+    schedule = nest.create_schedule()
+    inner = schedule.split(i, 4)
+    plan = schedule.create_plan(Target("sm_90a"))
+    plan.cache(B, index=inner, tma=True, pipeline_stages=stages)
+    a, b = np.zeros((7, 8), np.float32), np.arange(56, dtype=np.float32).reshape(7, 8)
+    plan.build(args=(A, B))(a, b)
+    assert np.array_equal(a, b)
+
+
 def test_every_dense_product_of_a_warpgroup_is_a_shape() -> None:
     """Each SS atom that wraps belongs to one shape and its types, and no shape has another one."""
     arch = Arch.parse("sm_90a")
