@@ -266,16 +266,21 @@ def test_a_search_of_a_space(vectors) -> None:
 
 
 def test_a_damaged_store_is_told(vectors, tmp_path: Path) -> None:
+    """A tuning that was asked for ends there; a call tunes for its process alone."""
     dst, src = vectors
     path = tmp_path / "tuning.sqlite"
     path.write_bytes(b"no database " * 500)
-    tuned = tw.autotune(configs=[tw.Config(PER=1)], store=path, progress=False)(scale)
-    with pytest.raises(tw.TuningError, match="is damaged"):
-        tuned[blocks, THREADS](dst, src)
-    closed = tw.autotune(configs=[tw.Config(PER=1)], store=Store(tmp_path), progress=False)(scale)
-    with pytest.raises(tw.TuningError, match="cannot be"):
-        closed[blocks, THREADS](dst, src)
-    assert (dst == 7).all()
+    for store, message in ((path, "is damaged"), (Store(tmp_path), "cannot be")):
+        dst.fill_(7)
+        with pytest.raises(tw.TuningError, match=message):
+            tw.autotune(configs=[tw.Config(PER=1)], store=store, progress=False)(scale).tune(
+                dst, src, grid=blocks, block=THREADS
+            )
+        assert (dst == 7).all()
+        called = tw.autotune(configs=[tw.Config(PER=1)], store=store, progress=False)(scale)
+        with pytest.warns(tw.TilewrightWarning, match=f"{message}.*kept in this process"):
+            called[blocks, THREADS](dst, src)
+        assert (dst == 2 * src).all()
 
 
 # --- the command -----------------------------------------------------------------------------------------
