@@ -38,14 +38,13 @@ from tilewright.ir.ops import (
 )
 from tilewright.layout import DynamicInt
 from tilewright.pickling import Refused
-from tilewright.trace.literals import MIRRORED, in_integers, is_numpy, not_compared
+from tilewright.trace.literals import MIRRORED, in_integers, is_numpy, not_compared, note_wide_number
 from tilewright.trace.literals import default_type as default_type
 from tilewright.trace.literals import is_numpy_number as is_numpy_number
 from tilewright.trace.literals import rounded as rounded
 from tilewright.trace.terms import linear_terms
 from tilewright.trace.tracer import current, require_multiple
 from tilewright.trace.undecided import Undecided
-from tilewright.trace.widening import note_wide_number
 
 Number: TypeAlias = "int | float | bool"
 Operand: TypeAlias = "Scalar | int | float | bool"
