@@ -211,7 +211,7 @@ def as_html(launches: Sequence[LaunchReport]) -> str:
     )
     keys = "".join(f"<dt><kbd>{escape(key)}</kbd></dt><dd>{escape(what)}</dd>" for key, what in _KEYS.items())
     body = "".join(_section(each) for each in launches) or "<p>No kernel was launched.</p>"
-    data = json.dumps(as_data(launches), allow_nan=False).replace("</", "<\\/")
+    data = json.dumps(as_data(launches), allow_nan=False).replace("<", "\\u003c")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
