@@ -56,5 +56,5 @@ def test_a_package_registers_operators_that_write_in_place(tmp_path):
     shown = subprocess.run([sys.executable, "-c", _SCRIPT, str(tmp_path)], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     first, second = shown.stdout.splitlines()
-    assert first == "vectors::axpy(Tensor(a!) y, float a, Tensor x, int n, bool yes) -> ()"
+    assert first == "vectors::axpy(Tensor(a0!) y, float a, Tensor x, int n, bool yes) -> ()"
     assert second == "axpy: y is on cpu, and the kernel runs on a GPU"

@@ -10,12 +10,6 @@ import struct
 import sys
 
 _INT_MAX = 2**31 - 1
-_TORCH_TYPES = {
-    "bool": "bool", "uint8": "uint8", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
-    "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "float16": "float16", "half": "float16",
-    "bfloat16": "bfloat16", "float32": "float32", "float": "float32", "float64": "float64", "double": "float64",
-    "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2",
-}  # fmt: skip
 _BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -66,7 +60,7 @@ class Array:
                 raise PackageError(f"{where} requires a gradient, and none flows through the kernel: pass x.detach()")
             name = str(x.dtype).rpartition(".")[2]
             data = x.data_ptr() if x.untyped_storage().data_ptr() else 0  # of a view it would be its offset
-            return Array(data, tuple(x.shape), x.stride(), _TORCH_TYPES.get(name, name), True)
+            return Array(data, tuple(x.shape), x.stride(), name, True)
         interface = getattr(x, "__cuda_array_interface__", None)
         if interface is None:
             raise PackageError(f"{where} is a {type(x).__name__}, and an array on a GPU is needed")
@@ -128,7 +122,9 @@ class _NumberArgument:
         self.name, self.dtype = name, dtype
 
     def take(self, function, x):
-        return x.item() if hasattr(x, "item") else x
+        number = x.item() if hasattr(x, "item") else x
+        _pack(bytearray(8), 0, self.dtype, number, f"{function}: {self.name}")  # the grid computes with it
+        return number
 
 
 class _Variant:

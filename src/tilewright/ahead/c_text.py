@@ -115,7 +115,7 @@ def code_text(package: str, functions: Sequence[ExportedFunction]) -> Iterator[s
 
 def code_name(package: str, function: ExportedFunction, variant: Variant) -> str:
     """Return the name of the machine code of a variant."""
-    return f"{package}_{function.name}_{variant.arch.name}"
+    return f"code_{package}_{function.name}_{variant.arch.name}"  # no package is called code
 
 
 @cache

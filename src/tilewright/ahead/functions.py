@@ -29,12 +29,17 @@ from tilewright.runtime.plan import named_leaves
 Extents: TypeAlias = "tuple[Size | int, Size | int, Size | int]"
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-# What the launchers call their own variables, types and functions.
-_OWN = frozenset(("stream", "function", "status", "parameters", "maps", "str", "floor_quotient", "floor_remainder"))
+# What the launchers call their own variables, types and functions, and what C's headers take.
+_OWN = """
+    stream function status parameters maps str floor_quotient floor_remainder array mode machine_code code codes choose
+    chosen device driver blocks shared_bytes memory config attributes launched load failed refuse check check_apart
+    check_array check_blocks launch launch_config launch_attribute encode_map find_driver ANY REFUSED
+    restrict main NULL linux unix errno typeof
+"""
 # Taken in the Python module, where functions stand beside the code that calls them.
 _LOADER = frozenset(keyword.kwlist) | frozenset(vars(_loader))
 _LIBRARIES = frozenset(("torch", "numpy", "cupy", "jax", "tilewright"))  # modules that a package would hide
-_TAKEN = KEYWORDS | _LOADER | _OWN | {"restrict", "main", "NULL", "array"}
+_TAKEN = KEYWORDS | _LOADER | set(_OWN.split())
 
 
 class Launchable(Protocol):
@@ -202,7 +207,8 @@ class ExportedFunction:
 def check_name(what: str, name: object) -> str:
     """Return a name that C and Python take. Raises `ArgumentError` for any other."""
     # In C the package's name stands before that of a function, and its files are Python modules.
-    taken = _TAKEN | sys.stdlib_module_names | _LIBRARIES if what == "package" else _LOADER | vars(builtins).keys()
+    functions = _LOADER | vars(builtins).keys() | {"array", "error", "REFUSED"}  # the last are in each header
+    taken = _TAKEN | sys.stdlib_module_names | _LIBRARIES if what == "package" else functions
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name) or name in taken:
         raise ArgumentError(
             f"{name!r} is not a name for a {what}",
@@ -251,7 +257,7 @@ def _info(value: Any) -> ArrayInfo | None:
 def _plain(path: str, taken: set[str]) -> str:
     """Return a name for an argument: `params.weight` is params_weight."""
     name = re.sub(r"\W+", "_", path, flags=re.ASCII).strip("_") or "argument"
-    if name in _TAKEN or not name[0].isalpha():
+    if name in _TAKEN or not name[0].isalpha() or re.fullmatch(r"p\d+|u?int\d+_t", name):
         name = f"the_{name}"
     while name in taken:
         name += "_"

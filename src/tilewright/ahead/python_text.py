@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 from tilewright.ahead.c_text import describe, limits_of
@@ -70,7 +71,7 @@ def torch_text(package: str, functions: Sequence[ExportedFunction]) -> str:
         "",
     ]
     for function in functions:
-        arrays = iter("abcdefghijklmnopqrstuvwxyz")
+        arrays = count()
         schema = ", ".join(_schema(argument, arrays) for argument in function.arguments)
         lines.append(f'_register("{function.name}", "{schema}", _kernels.{function.name})')
     return "\n".join([*lines, ""])
@@ -83,9 +84,9 @@ def _loader() -> str:
     return text[text.index("import ctypes") :].rstrip()
 
 
-def _schema(argument: Exported, names: Iterator[str]) -> str:
+def _schema(argument: Exported, numbers: Iterator[int]) -> str:
     if isinstance(argument, ExportedArray):
-        return f"Tensor({next(names)}!) {argument.name}" if argument.written else f"Tensor {argument.name}"
+        return f"Tensor(a{next(numbers)}!) {argument.name}" if argument.written else f"Tensor {argument.name}"
     kind = "bool" if argument.dtype.name == "bool" else "float" if argument.dtype.is_float else "int"
     return f"{kind} {argument.name}"
 

@@ -48,7 +48,8 @@ class Size(DynamicInt):
             part = "shape" if self.kind == "extent" else "strides"
             return f"{argument}{'->' if language == 'c' else '.'}{part}[{mode}]"
         if self.kind in ("number", "constant"):
-            return str(self.operands[0])
+            # Python computes with whole numbers of any size: C does in 64 bits, and not in those of the number.
+            return f"{'(int64_t)' * (language == 'c' and self.kind == 'number')}{self.operands[0]}"
         lhs, rhs = (operand.text(language) for operand in self.operands)
         if language == "c" and self.kind in _CALLS:  # C's division rounds to 0
             return f"{_CALLS[self.kind]}({lhs}, {rhs})"

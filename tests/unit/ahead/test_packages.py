@@ -11,6 +11,8 @@ import pytest
 from tests.helpers.exported import COMPILER, build_fake, build_library, calls, expected
 
 import tilewright as tw
+from tilewright.ahead.functions import ExportedArray, ExportedFunction
+from tilewright.ahead.python_text import torch_text
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.runtime.nvrtc import library_path
 
@@ -34,6 +36,14 @@ def numbers(y, b: tw.bfloat16, h: tw.float16, d: tw.float64, n: tw.int64, yes: t
     y[tw.thread_idx.x] = b.to(tw.float32) + h.to(tw.float32) + d.to(tw.float32) + n.to(tw.float32) + k.to(tw.float32)
     if yes:
         y[tw.thread_idx.x] = 0.0
+
+
+@tw.kernel
+def crowded(
+    mode, codes, p0, device: tw.int32, code: tw.int32, blocks: tw.int32, config: tw.int32, linux: tw.int32, chosen, load
+):
+    """Take arguments that are called as the launchers call their own."""
+    mode[0] = codes[0] + p0[0] + chosen[0] + load[0] + (device + code + blocks + config + linux).to(tw.float32)
 
 
 @tw.kernel
@@ -113,6 +123,8 @@ def package_of():
     package.add(numbers[1, 32], vector, *some)
     package.add(copy_tiles[lambda dst, src, tile: (src.shape[1] // 16, src.shape[0] // 8), 128], rows, rows, (8, 16))
     package.add(rotate[1, 64], vector, vector, 3)
+    of_numbers = lambda m, c, p, device, *rest: (device * device // 32, 1)  # noqa: E731
+    package.add(crowded[of_numbers, 32], odd, odd, odd, 1, 2, 3, 4, 5, odd, odd)
     package.add(affine[lambda y, x, p: tw.ceil_div(y.shape[0], 128), 128], odd, odd, Parameters(odd, odd, 2.0))
     package.add(axpy[1, 32], tw.static(tw.spec(tw.float32, (32,))), 2.0, tw.spec(tw.float32, (32,), (0,)), name="fixed")
     return package
@@ -155,6 +167,7 @@ LAUNCHES = [
     ("several", "copy_tiles", [table(64, 128), table(64, 128, OTHER, 256)]),
     ("several", "rotate", [row(12288), row(12288, OTHER), -5]),
     ("several", "rotate", [row(44), row(44, OTHER), 7]),
+    ("several", "crowded", [row(1), *[row(9, OTHER)] * 2, 100_000, 2, 3, 4, 5, *[row(9, THIRD)] * 2]),
     ("several", "affine", [row(77), row(77, OTHER), row(77, THIRD), row(77, FOURTH), 0.25]),
     ("several", "fixed", [row(32), 2.0, row(32, OTHER, 0)]),
     ("hopper", "bring", [table(256, 256), table(256, 256, OTHER)]),
@@ -269,6 +282,12 @@ def test_the_header_is_cplusplus_and_the_loader_imports_little(written, tmp_path
         assert f"'{heavy}'" not in shown
 
 
+def test_operators_write_any_number_of_arguments():
+    arrays = [ExportedArray(f"y{n}", f"y{n}", tw.float32, (), (), ((), ()), 4, False, True, False) for n in range(60)]
+    text = torch_text("p", [ExportedFunction("f", tuple(arrays), ())])
+    assert len(set(re.findall(r"Tensor\((\w+)!\)", text))) == 60
+
+
 def test_a_launcher_exports_itself(tmp_path):
     files = axpy[4, 256].export(tmp_path / "new", vector, 2.0, vector, name="vectors", archs=["sm_80"])
     assert sorted(file.name for file in files) == sorted(file.name for file in (tmp_path / "new").iterdir())
@@ -307,6 +326,10 @@ def grid(function):
         (lambda: tw.Package("p").add(axpy, vector, 1.0, vector), "grid and block"),
         (lambda: tw.Package("p").write("nowhere"), "no functions"),
         (add(name="return"), "not a name"),
+        (add(name="error"), "not a name"),  # the header has p_error and p_array
+        (add(name="array"), "not a name"),
+        (lambda: tw.Package("check"), "not a name"),
+        (lambda: tw.Package("launch"), "not a name"),
         (add(name="sum"), "not a name"),  # the loader calls that of Python
         (grid(lambda y, a, x: int(y.shape[0])), "only the launch knows"),
         (grid(lambda y, a, x: 1 if y.shape[0] > 5 else 2), "only the launch knows"),
@@ -358,6 +381,9 @@ def test_the_loader_rounds_as_numpy_and_divides_as_c(tmp_path, monkeypatch):
         for kind in (np.int8, np.uint16, np.int32):
             bits = np.dtype(kind).itemsize * 8
             assert loader.reduced(x, bits, kind(0).dtype.kind == "i") == np.int64(x).astype(kind)
+    array = loader.Array(4096, (8,))
+    with pytest.raises(loader.PackageError, match="axpy: a: 'two' does not fit"):  # said before the grid is computed
+        loader.axpy(array, "two", array)
     del sys.modules["rounding"]
 
 
