@@ -172,6 +172,8 @@ def simulate(
     [[1, 2], [1, 2]]
     """
     integer("tw.simulate", "ranks", ranks, minimum=1, maximum=_MOST_RANKS)
+    if profile_blocks is not None:
+        integer("tw.simulate", "profile_blocks", profile_blocks, minimum=1)
     if ranks > 1 and profile:
         raise ArgumentError("tw.simulate: profile=True measures launches of one GPU", help="leave ranks= out")
     options = check, profile, raise_errors, nan, profile_blocks, rollback, unwritten, schedules, seed, progress

@@ -289,6 +289,9 @@ def test_a_sample_of_the_blocks_is_scaled() -> None:
 
     whole = profiled(lambda: scale[1024, 256](x))
     sample = profiled(lambda: scale[1024, 256](x), profile_blocks=256)
+    for wrong in (0, -1, 1.5, "a", True):
+        with pytest.raises(tw.ArgumentError, match="profile_blocks is"):
+            tw.simulate(profile=True, profile_blocks=wrong)
     assert (whole.launches[0].measured_blocks, sample.launches[0].measured_blocks) == (1024, 256)
     assert not whole.launches[0].is_sampled and sample.launches[0].is_sampled
     assert sample.global_sectors == whole.global_sectors == 2 * n * 4 // 32
