@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import operator
 import reprlib
+from collections.abc import Hashable
 from numbers import Real
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from tilewright.errors import ArgumentError
 
@@ -99,6 +100,15 @@ def names(function: str, name: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(x, str) for x in value):
         raise ArgumentError(f"{function}: {name} is a list of names, got {given(value)}")
     return tuple(value)
+
+
+def hashable(value: object) -> TypeGuard[Hashable]:
+    """Return whether a value has a hash: a tuple with a list in it has none."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def function(caller: str, name: str, value: object) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tilewright.arguments import function, instance
+from tilewright.arguments import function, hashable, instance
 from tilewright.errors import ArgumentError
 from tilewright.launch import Kernel
 from tilewright.runtime.options import Options
@@ -49,7 +49,7 @@ class Config:
             function("Config", "pre_hook", pre_hook)
         self.values: dict[str, Any] = {**(values or {}), **more}
         for name, value in self.values.items():
-            if not isinstance(value, Hashable):
+            if not hashable(value):
                 raise ArgumentError(f"the value of {name} in a config has to be hashable, got {value!r}")
         self.grid: Extent = grid
         self.block: Extent = block

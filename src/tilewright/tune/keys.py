@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright._version import __version__
 from tilewright.arch import Arch
+from tilewright.arguments import hashable
 from tilewright.errors import ArgumentError, TuningError
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import ArrayInfo, describe
@@ -61,7 +62,7 @@ def key_value(value: Any) -> Hashable:
     info = describe(value)
     if info is not None:
         return info.shape
-    if not isinstance(value, Hashable):
+    if not hashable(value):
         raise ArgumentError(f"an argument of the key has to be an array or hashable, got {type(value).__name__}")
     return value
 

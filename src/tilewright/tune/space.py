@@ -11,11 +11,11 @@ import inspect
 import itertools
 import math
 import random
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tilewright.arguments import function, given, instance, shown
+from tilewright.arguments import function, given, hashable, instance, shown
 from tilewright.errors import ArgumentError
 from tilewright.tune.configs import LAUNCH_OPTIONS, Config
 
@@ -64,7 +64,7 @@ class Space:
         for name, values in lists.items():
             if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__") or not len(values):
                 raise ArgumentError(f"axis {name} of a space takes a sequence of values, got {values!r}")
-            if not all(isinstance(value, Hashable) for value in values):
+            if not all(map(hashable, values)):
                 raise ArgumentError(f"the values of axis {name} of a space have to be hashable, got {tuple(values)!r}")
             if any(a == b for a, b in itertools.combinations(values, 2)):
                 raise ArgumentError(f"axis {name} of a space has a value twice: {tuple(values)!r}")

@@ -60,6 +60,10 @@ def test_refusals() -> None:
         tw.Space()
     with pytest.raises(tw.ArgumentError, match="has to be hashable"):
         tw.Config(BM=[1])
+    with pytest.raises(tw.ArgumentError, match="has to be hashable"):
+        tw.Config(BM=([1],))
+    with pytest.raises(tw.ArgumentError, match="have to be hashable"):
+        tw.Space(BM=(([1],), 2))
 
 
 def test_an_empty_space_says_which_constraints_empty_it() -> None:
