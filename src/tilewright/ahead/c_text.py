@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from tilewright.ahead.functions import Exported, ExportedArray, ExportedFunction, Variant
-from tilewright.ahead.sizes import Size
 from tilewright.arch import MAX_GRID
 from tilewright.backends.cpp.writer import block_comment, string
 from tilewright.dtypes import DType
@@ -250,7 +249,7 @@ class _Launch:
         return lines
 
     def _grid(self) -> list[str]:
-        extents = [extent.text("c") if isinstance(extent, Size) else str(extent) for extent in self.variant.grid]
+        extents = [extent.text("c") for extent in self.variant.grid]
         most, cluster = ", ".join(map_text(limits_of(self.variant))), ", ".join(map_text(self.kernel.cluster))
         return [
             f"const int64_t blocks[3] = {{{', '.join(extents)}}};",

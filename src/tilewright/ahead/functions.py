@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, Union  # Any: arguments of a kernel
 
 from tilewright.admission import attributes_of
 from tilewright.ahead import _loader
-from tilewright.ahead.sizes import Language, Printer, Size, SizedArray
+from tilewright.ahead.sizes import Language, Printer, Size, SizedArray, as_size
 from tilewright.arch import Arch
 from tilewright.backends.cpp.names import KEYWORDS
 from tilewright.compile import Lowered
@@ -26,7 +26,7 @@ from tilewright.runtime.launch import computed_grid
 from tilewright.runtime.numbers import number_type
 from tilewright.runtime.plan import named_leaves
 
-Extents: TypeAlias = "tuple[Size | int, Size | int, Size | int]"
+Extents: TypeAlias = "tuple[Size, Size, Size]"
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # What the launchers call their own variables, types and functions, and what C's headers take.
@@ -289,10 +289,11 @@ def _grid(grid: Any, seen: Sequence[Any]) -> Extents:
     extents = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     if not 1 <= len(extents) <= 3:
         raise ArgumentError(f"a grid has 1 to 3 extents, got {len(extents)}")
-    for extent in extents:
-        if not isinstance(extent, Size) and (isinstance(extent, bool) or not isinstance(extent, int) or extent < 0):
-            raise ArgumentError(f"a grid's extent is a whole number, got {extent!r}")
-    x, y, z = (*extents, 1, 1)[:3]
+    sizes = [as_size(extent) for extent in (*extents, 1, 1)]
+    for size in sizes:
+        if size.kind == "constant" and size.operands[0] < 0:
+            raise ArgumentError(f"a grid's extent is at least 0, got {size.operands[0]}")
+    x, y, z = sizes[:3]
     return x, y, z
 
 

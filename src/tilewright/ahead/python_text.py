@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tilewright.ahead.c_text import describe, limits_of
 from tilewright.ahead.functions import Exported, ExportedArray, ExportedFunction, ExportedNumber, Variant
-from tilewright.ahead.sizes import Size
 from tilewright.dtypes import DType
 from tilewright.ir.core import Buffer, TensorMap
 from tilewright.runtime.tensor_maps import element_code, swizzle_code
@@ -116,7 +115,7 @@ def _argument(argument: Exported) -> str:
 def _variant(package: str, function: ExportedFunction, variant: Variant) -> list[str]:
     kernel = variant.lowered.kernel
     taken = f"lambda {', '.join(x.name for x in function.arguments)}: " if function.arguments else "lambda: "
-    grid = [extent.text("python") if isinstance(extent, Size) else str(extent) for extent in variant.grid]
+    grid = [extent.text("python") for extent in variant.grid]
     limits = tuple(zip(limits_of(variant), kernel.cluster, strict=True))
     checks = [*_requirements(function, variant), repr(limits)]
     cluster = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]

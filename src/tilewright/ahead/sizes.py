@@ -105,13 +105,14 @@ for _name in (
 
 
 def _of(kind: str, lhs: object, rhs: object) -> Size:
-    left, right = _as_size(lhs), _as_size(rhs)
+    left, right = as_size(lhs), as_size(rhs)
     if kind in _CALLS and right.operands == (0,):
         raise ArgumentError("the grid divides by zero")
     return Size(kind, (left, right))
 
 
-def _as_size(value: object) -> Size:
+def as_size(value: object) -> Size:
+    """Return a number or a size as a size. Raises `ArgumentError` for what is not a whole number of 64 bits."""
     if isinstance(value, Size):
         return value
     try:

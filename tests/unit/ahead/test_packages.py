@@ -122,7 +122,7 @@ def package_of():
     some = (tw.bfloat16(1), tw.float16(1), tw.float64(1), tw.int64(1), True, tw.uint8(1))
     package.add(numbers[1, 32], vector, *some)
     package.add(copy_tiles[lambda dst, src, tile: (src.shape[1] // 16, src.shape[0] // 8), 128], rows, rows, (8, 16))
-    package.add(rotate[1, 64], vector, vector, 3)
+    package.add(rotate[np.int64(1), 64], vector, vector, 3)
     of_numbers = lambda m, c, p, device, *rest: (device * device // 32, 1)  # noqa: E731
     package.add(crowded[of_numbers, 32], odd, odd, odd, 1, 2, 3, 4, 5, odd, odd)
     package.add(affine[lambda y, x, p: tw.ceil_div(y.shape[0], 128), 128], odd, odd, Parameters(odd, odd, 2.0))
@@ -341,6 +341,8 @@ def grid(function):
         (grid(lambda y, a, x: y.shape[0] * 10**20), "64 bits"),
         (grid(lambda y: 1), "does not take the arguments of the kernel"),
         (grid(lambda y, a, x: 2.5), "whole number"),
+        (grid(lambda y, a, x: 2**63), "whole number"),
+        (grid(lambda y, a, x: -1), "at least 0"),
         (grid(lambda y, a, x: (1, 2, 3, 4)), "1 to 3"),
         (lambda: tw.Package("p", archs=["sm_90a"]).add(together[1, 32], vector), "all its blocks at once"),
         (lambda: tw.Package("p", archs=["sm_90a"]).add(axpy[1, 32], vector), "axpy"),
