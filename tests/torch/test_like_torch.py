@@ -278,6 +278,29 @@ def test_gradients_of_lists_under_transforms() -> None:
         torch.testing.assert_close(*pairs)
 
 
+@pytest.mark.parametrize("way", ["call", "overload", "compiled"])
+def test_gradients_of_lists_that_have_none_in_them(way: str) -> None:
+    """torch takes such a list for no tensors: it left out their gradients, and said nothing."""
+
+    def added(xs: list[Optional[torch.Tensor]], y: torch.Tensor) -> torch.Tensor:  # noqa: UP045
+        return sum((x for x in xs if x is not None), in_order(y))
+
+    def added_backward(grad: torch.Tensor, xs: list[Any], needs: frozenset[str]) -> dict[str, Any]:
+        return {"xs": [None if x is None else grad * 1 for x in xs], "y": grad}
+
+    operator = made(added, added_backward, shape="y")
+    torch._dynamo.reset()
+    compiled = torch.compile(operator, fullgraph=True, backend="aot_eager")
+    run = {"call": operator, "overload": operator.overload, "compiled": compiled}[way]
+    for xs in ([None, 1], (1, None, 2)):
+        for wants_gradient in (False, True):
+            x, y = values(3).requires_grad_(), values(3).requires_grad_(wants_gradient)
+            given = type(xs)(None if x_of is None else x * x_of for x_of in xs)
+            run(given, y=y).sum().backward()
+            torch.testing.assert_close(x.grad, torch.full((3,), float(sum(n or 0 for n in xs))))
+            assert torch.equal(y.grad, torch.ones(3)) if wants_gradient else y.grad is None
+
+
 def test_transforms_by_items_where_there_is_no_rule() -> None:
     x = values(3, 4)
     torch.testing.assert_close(torch.func.vmap(lambda x: shifted(x, 1, [2]))(x), x + 3)
@@ -350,12 +373,23 @@ def test_batches_of_what_is_written(vmap: str | None) -> None:
     def write(x: torch.Tensor, y: torch.Tensor) -> None:
         x.copy_(in_order(y.contiguous(), 1.0))
 
+    def write_one_or_two(x: torch.Tensor, y: torch.Tensor, z: Optional[torch.Tensor] = None) -> None:  # noqa: UP045
+        for target in (x, z):
+            if target is not None:
+                write(target, y)
+
     operator = made(write, mutates="x", vmap=vmap)
     x, y = torch.zeros(4, 3), values(4, 3)
     torch.vmap(lambda x, y: operator(x, y) or x, (1, 1))(x, y)
     torch.testing.assert_close(x, y + 1)
     with pytest.raises(tw.ArgumentError, match="writes to an input without a batch"):
         torch.vmap(lambda y: operator(x[0], y) or y)(y)
+    optional = made(write_one_or_two, mutates=("x", "z"), vmap=vmap)
+    for more in ((), (None,), (torch.zeros(4, 3),)):
+        torch.vmap(lambda x, y, *more: optional(x, y, *more) or x, (0, 0, *[m if m is None else 0 for m in more]))(
+            x.zero_(), y, *more
+        )
+        assert all(torch.equal(written, y + 1) for written in (x, *more) if written is not None)
 
 
 # --- arguments and operators ---------------------------------------------------------------------------------------

@@ -131,14 +131,20 @@ def autograd_function(name: str, parts: Mapping[str, Callable[..., Any]]) -> Any
     return type(name, (torch.autograd.Function,), {part: staticmethod(function) for part, function in parts.items()})
 
 
-def without_tangents(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what the dispatcher calls for gradients, with an error for tangents: torch would drop them."""
+def for_autograd(operator: Operator[Any, Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what the dispatcher calls for gradients, with an error for tangents: torch would drop them.
+
+    It would drop gradients of tensors that stand beside None in a list, too; `Transformed` has them.
+    """
 
     def run(keys: Any, *args: Any, **keywords: Any) -> Any:
         if forward_ad._current_level >= 0:
             for x in tree_leaves((args, keywords)):
                 if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
-                    raise NotImplementedError(f"Trying to use forward AD with {name} that does not support it")
+                    raise NotImplementedError(f"Trying to use forward AD with {operator.name} that does not support it")
+        has_none = any(y is None for x in args if isinstance(x, (list, tuple)) for y in x)
+        if has_none and operator._function is not None and torch.is_grad_enabled():
+            return operator._function(*operator._named_inputs(args, keywords).values())
         return function(keys, *args, **keywords)
 
     return run

@@ -22,7 +22,7 @@ from tilewright.errors import ArgumentError
 from tilewright.frames import warn_at
 from tilewright.torch import repeats, sharding
 from tilewright.torch.eager import AT_ONCE, WITH_GRADIENTS, Inputs, is_plain_thread, shares_memory, without_views
-from tilewright.torch.gradients import Backward, Transformed, autograd_function, check_names, without_tangents
+from tilewright.torch.gradients import Backward, Transformed, autograd_function, check_names, for_autograd
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,7 +102,7 @@ class Operator(Generic[P, R]):
             self._definition.register_vmap(self._vmap)
         if not self._is_mutable and not self._is_list:  # else left to torch, whose functions return only tuples
             self._set_function(functools.partial(_no_gradient, name), lambda ctx, inputs, output: None)
-        refuse = without_tangents(name, make_autograd_impl(self.overload, self._definition))
+        refuse = for_autograd(self, make_autograd_impl(self.overload, self._definition))
         for device in _DEVICES:
             self._definition._lib.impl(name, refuse, f"Autograd{device.upper()}", with_keyset=True)
         if autocast is not None:
@@ -541,6 +541,8 @@ def _in_front(found: Any) -> Any:
 def _check_targets(operator: Operator[Any, Any], in_dims: tuple[Any, ...], args: tuple[Any, ...]) -> None:
     """Refuse to write to a tensor without a batch what has one, as torch does."""
     for place in operator._targets:
+        if place >= len(args):  # left to its default, which is no tensor
+            continue
         is_list = isinstance(args[place], (list, tuple))
         items = zip(args[place], in_dims[place], strict=True) if is_list else [(args[place], in_dims[place])]
         if any(isinstance(x, torch.Tensor) and at is None for x, at in items):
