@@ -53,8 +53,8 @@ def keep_reads_behind(printer: Printer, op: Op) -> None:
     """Print a branch behind a wait for all products, where the assembler would move reads of sums before it.
 
     It does with sums of 16 bits, of which it combines the two halves of a register where the first of them is ready,
-    with several sums that are combined, and with products that no loop holds, or one with a constant end, which NVRTC
-    may unroll. A loop over products gets none: what moves lets its steps overlap.
+    and with products that no loop holds, or one with a constant end, which NVRTC may unroll. A loop over products gets
+    none: what moves lets its steps overlap.
     """
     structure = printer.structure
     products = [each for each in structure.places if each.effects.asynchronous is Completion.WARPGROUP]
@@ -62,9 +62,12 @@ def keep_reads_behind(printer: Printer, op: Op) -> None:
     own = next(_loops_around(printer, op), None)
     if own is not None and own in loops:
         return
-    sums = {b.root for each in products for b in each.buffers_written if b.space is Space.REGISTER}
-    halves = any(each.dtype.bytes == 2 for each in sums)
-    if halves or len(sums) > 1 or any(loop is None or _may_unroll(loop) for loop in loops):
+    halves = any(
+        buffer.space is Space.REGISTER and buffer.root.dtype.bytes == 2
+        for each in products
+        for buffer in each.buffers_written
+    )
+    if halves or any(x is None or _may_unroll(x) for x in loops):
         printer.prelude.need(_KEEP_READS)
         printer.statement("keep_reads_behind();", op)
 
