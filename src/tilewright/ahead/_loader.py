@@ -15,8 +15,10 @@ _BYTES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "tfloat32": 4,
 }  # fmt: skip
-_INTERFACE = {f"{kind[0]}{n}": f"{kind}{8 * n}" for kind in ("int", "uint", "float") for n in (1, 2, 4, 8)}
-_INTERFACE.update(b1="bool", f1=None)  # which float8 it is, the type of the array says
+_INTERFACE = {
+    "b1": "bool", "u1": "uint8", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u2": "uint16",
+    "u4": "uint32", "u8": "uint64", "f2": "float16", "f4": "float32", "f8": "float64",
+}  # fmt: skip
 _FORMATS = {
     "bool": "?", "uint8": "B", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I",
     "uint64": "Q", "float16": "e", "float32": "f", "float64": "d",
@@ -63,7 +65,7 @@ class Array:
         if interface is None:
             raise PackageError(f"{where} is a {type(x).__name__}, and an array on a GPU is needed")
         kind = interface["typestr"]
-        dtype = _INTERFACE.get(kind[1:]) or str(getattr(x, "dtype", kind))
+        dtype = _INTERFACE.get(kind[1:], str(getattr(x, "dtype", kind)))
         size = _BYTES.get(dtype, 1)
         steps = interface.get("strides")
         strides = None if steps is None else [step // size for step in steps]

@@ -32,9 +32,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # What the launchers call their own variables, types and functions, and what C's headers take.
 _OWN = """
     stream function status parameters maps str floor_quotient floor_remainder array mode machine_code code codes choose
-    chosen device driver blocks shared_bytes memory config attributes launched load failed refuse check check_apart
-    check_array check_blocks launch launch_config launch_attribute encode_map find_driver ANY REFUSED
-    restrict main NULL linux unix errno typeof
+    chosen device driver blocks shared_bytes memory config attributes launched load failed refuse check launch
+    ANY REFUSED restrict main NULL linux unix errno typeof
 """
 # Taken in the Python module, where functions stand beside the code that calls them.
 _LOADER = frozenset(keyword.kwlist) | frozenset(vars(_loader))
@@ -257,7 +256,7 @@ def _info(value: Any) -> ArrayInfo | None:
 def _plain(path: str, taken: set[str]) -> str:
     """Return a name for an argument: `params.weight` is params_weight."""
     name = re.sub(r"\W+", "_", path, flags=re.ASCII).strip("_") or "argument"
-    if name in _TAKEN or not name[0].isalpha() or re.fullmatch(r"p\d+|u?int\d+_t", name):
+    if name in _TAKEN or not name[0].isalpha() or re.fullmatch(r"p\d+|u?int\d+_t|(check|launch|encode|find)_\w+", name):
         name = f"the_{name}"
     while name in taken:
         name += "_"
