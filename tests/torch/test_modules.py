@@ -299,6 +299,28 @@ def test_layers_of_a_gated_layer_keep_their_hooks() -> None:
     assert seen == [*map(net.get_submodule, names), net]
 
 
+def test_gated_layers_of_one_column() -> None:
+    class Columns(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, gates: int, ups: int) -> None:
+            super().__init__()
+            self.gate, self.up = torch.nn.Linear(4, gates), torch.nn.Linear(4, ups)
+            self.down = torch.nn.Linear(max(gates, ups), 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+    x = torch.randn(3, 4)
+    for columns in ((6, 6), (1, 6), (6, 1)):
+        layer = Columns(*columns)
+        expected = layer(x)
+        report = tw.torch.patch(layer)
+        assert report.rows[0].after == "a gated layer"
+        torch.testing.assert_close(layer(x), expected)
+        torch.testing.assert_close(copy.deepcopy(layer)(x), expected)
+        report.undo()
+        assert type(layer) is Columns
+
+
 def test_what_is_gated_in_evaluation_alone_stays_as_it_is() -> None:
     net = Training().eval()
     tw.torch.patch(net)

@@ -44,7 +44,8 @@ def _rebuilt(kind: Any, layers: tuple[str, ...], function: Any, *args: Any) -> A
 def gated_forward(kind: Any, layers: tuple[str, ...], module: Any, *args: Any, **keywords: Any) -> torch.Tensor:
     """Compute down(silu(gate(x)) * up(x)), of layers with these names, with silu * up behind the product."""
     gate, up, down, *others = (module.get_submodule(name) for name in layers)
-    is_same = type(up) is nn.Linear and all(type(m) is torch.nn.SiLU for m in others)
+    # One column of `up` would be broadcast to those of the gate, which a product's result is not.
+    is_same = type(up) is nn.Linear and up.weight.shape[0] > 1 and all(type(m) is torch.nn.SiLU for m in others)
     hooks = torch.nn.modules.module._has_any_global_hook() or any(map(_has_hooks, (up, *others)))
     if not is_same or hooks or keywords or len(args) != 1:
         found: torch.Tensor = kind.forward(module, *args, **keywords)  # up would not be called
