@@ -53,8 +53,7 @@ def keep_reads_behind(printer: Printer, op: Op) -> None:
     """Print a branch behind a wait for all products, where the assembler would move reads of sums before it.
 
     It does with sums of 16 bits, of which it combines the two halves of a register where the first of them is ready,
-    and with products that no loop holds, or one with a constant end, which NVRTC may unroll. A loop over products gets
-    none: what moves lets its steps overlap.
+    and with products that no loop holds. A loop over products gets none: what moves lets its steps overlap.
     """
     structure = printer.structure
     products = [each for each in structure.places if each.effects.asynchronous is Completion.WARPGROUP]
@@ -67,7 +66,7 @@ def keep_reads_behind(printer: Printer, op: Op) -> None:
         for each in products
         for buffer in each.buffers_written
     )
-    if halves or any(x is None or _may_unroll(x) for x in loops):
+    if halves or None in loops:
         printer.prelude.need(_KEEP_READS)
         printer.statement("keep_reads_behind();", op)
 
@@ -89,10 +88,6 @@ def _loops_around(printer: Printer, op: Op) -> Iterator[Op]:
         owner = printer.structure.owners.get(block)
         if isinstance(owner, While) or (isinstance(owner, For) and owner.unroll != 0):
             yield owner
-
-
-def _may_unroll(loop: Op) -> bool:
-    return isinstance(loop, For) and loop.unroll != 1 and isinstance(loop.stop.definition, Constant)
 
 
 def fence_operands(printer: Printer, op: Op) -> None:
