@@ -311,10 +311,12 @@ class _Variant:
         """Trace and compile for arguments of a new kind."""
         own = self.kernel._code.captures
         captures = own.of(args[0]) if self.kernel.bound else own
-        captures.take(args)
+        parameters = self.kernel.parameters
+        given = slice(bool(self.kernel.bound), None)  # what a method is bound to is watched as such
+        for parameter, value in zip(parameters[given], args[given], strict=True):
+            captures.take(value, is_constant=parameter.is_constexpr)
         captures.note()
         described = plan.describe_arguments(args)
-        parameters = self.kernel.parameters
         arguments = {p.name: described_type(d) for p, d in zip(parameters, described, strict=True)}
 
         code = self.kernel._code

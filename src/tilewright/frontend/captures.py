@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple  # Any: whatever the user's variables hold
 from weakref import ref
 
@@ -36,18 +36,20 @@ class Captures:
         self._is_as_seen: Callable[[], bool] = lambda: True
         self._written: dict[Key, object] = {}  # the places that traces write, with their holders
         self._bound: dict[int, BoundCaptures] = {}  # by the identity of the object that the kernel is a method of
-        self._given: dict[int, object] = {}  # by identity: functions and objects that were constexpr arguments
+        self._given: dict[int, object] = {}  # by identity: functions, objects and classes of arguments
 
-    def take(self, arguments: Iterable[object]) -> None:
-        """Watch from now on what functions and objects among arguments read, too: those that came last."""
-        for value in arguments:
-            if isinstance(value, Mapping):
-                self.take(value.values())
-            elif isinstance(value, (tuple, list)):
-                self.take(value)
-            elif isinstance(value, _FUNCTIONS) or is_of_user(type(value)):
-                held = value if isinstance(value, _FUNCTIONS) else _that_changes(value)
-                self._given[id(held)] = held
+    def take(self, value: object, *, is_constant: bool) -> None:
+        """Watch from now on what an argument reads, too, of those that came last.
+
+        Functions read their variables, and objects that are constants their attributes. Of a structure, which may hold
+        arrays, only the class is kept.
+        """
+        if isinstance(value, (Mapping, tuple, list)):
+            for item in value.values() if isinstance(value, Mapping) else value:
+                self.take(item, is_constant=is_constant)
+        held = value if isinstance(value, _FUNCTIONS) else _that_changes(value) if is_constant else type(value)
+        if isinstance(value, _FUNCTIONS) or is_of_user(type(value)):
+            self._given[id(held)] = held
         for key in list(self._given)[:-_MOST_GIVEN]:
             del self._given[key]
 

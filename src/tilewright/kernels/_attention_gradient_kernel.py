@@ -461,9 +461,8 @@ class Consumer:
         stages = self.shared.W.shape[2]
         acc = fragment(self.plan.tokens, self.plan.columns, self.wide)
         # W of step n, and how often that was written before
-        slot, uses = (1, n) if self.plan.is_divided else (n % stages, n // stages)
-        if self.plan.is_tight:  # where nothing was written before the first step
-            slot, uses = 0, n - 1
+        written = n - 1 if self.plan.is_tight else n  # the steps before it: nothing stands for the one before the first
+        slot, uses = (1, n) if self.plan.is_divided else (written % stages, written // stages)
         self.barriers.written[slot].wait(uses % 2)
         tw.wgmma_fence()
         tw.gemm(self.plan.tokens, self.tW[:, :, :, slot], self.turned_k[part], acc, accumulate=False)

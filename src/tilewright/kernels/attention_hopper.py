@@ -218,7 +218,6 @@ class HopperGradientPlan:
     head: int
     value_head: int
     depths: tuple[int, int]  # elements of a head that S and dP add up products of
-    head_beside: int  # elements of tiles of V and dO
     smem_kv: Layouts  # K and V: (rows, head); if divided, both in one (rows, head, 2)
     smem_qg: Layouts  # Q and dO: (columns, head, stages); if divided, (columns, head, 2 stages)
     smem_w: ComposedLayout  # (rows, columns, stages), or P and W
@@ -244,6 +243,11 @@ class HopperGradientPlan:
     def is_divided(self) -> bool:
         """Whether one consumer computes P and the other one W."""
         return self.rows == 64
+
+    @property
+    def head_beside(self) -> int:
+        """The elements of tiles of V and dO."""
+        return self.head if self.is_divided else self.value_head
 
     @property
     def is_tight(self) -> bool:
@@ -292,9 +296,8 @@ def hopper_gradient_plan(
     }[head]
     if head == 192 and value_head <= 128:
         rows = 128
-    stages, types, lines = 2, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
+    stages, types, lines = HopperGradientPlan.stages, _TYPES[dtype], atoms.GMMA_K_SW128(dtype)
     is_divided = rows == 64
-    head_beside = head if is_divided else value_head
     of_w = 2 if ordered or is_divided else 3
     if head > 128 and not is_divided:  # or there would be no room for all of dQ
         of_w = 1
@@ -322,7 +325,6 @@ def hopper_gradient_plan(
         head,
         value_head,
         (multiplied(elements), multiplied(values)),
-        head_beside,
         of_keys,
         of_tokens,
         of_weights,
@@ -339,7 +341,6 @@ def hopper_gradient_plan(
         make_tiled_copy_C(atoms.SM90_U32x4_STSM_N, tokens),
         parts,
         pieces,
-        stages,
         registers=(40, 232) if is_divided else (24, 240),
     )
 

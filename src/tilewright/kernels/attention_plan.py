@@ -111,7 +111,7 @@ def plan_for(
     for rows, columns, stages in _tiles(dtype, longest, arch, is_backward):
         warps = rows // 16 if rows < 64 and instruction_of(dtype, arch).threads > 1 else None
         plan = plan_of(dtype, sizes, (rows, columns, stages), vector, arch, is_backward, warps)
-        if columns % plan.mma.tile_size(1) == 0 and plan.shared_bytes(is_backward) <= arch.shared_bytes_optin:
+        if plan.shared_bytes(is_backward) <= arch.shared_bytes_optin:
             return plan
         smallest = plan
     assert smallest is not None
@@ -126,7 +126,7 @@ def _tiles(dtype: DType, longest: int, arch: Arch, is_backward: bool) -> Iterato
     if instruction_of(dtype, arch).threads > 1:
         if longest <= 64 and not is_backward:  # small ones, of which a multiprocessor holds many
             yield (64, 32, 2) if longest > 32 else (32 if longest > 16 else 16, 16, 2)
-        yield from ((64, 64, 2), (64, 32, 2), (64, 32, 1), (32, 32, 1), (64, 16, 1))
+        yield from ((64, 64, 2), (64, 32, 2), (64, 32, 1), (32, 32, 1))
         return
     if longest > 32 and dtype != float64:
         yield (64, 64, 2)

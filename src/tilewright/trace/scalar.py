@@ -547,9 +547,9 @@ def shift(kind: str, a: object, b: object) -> Any:
     x = x.to(int32) if x.dtype is bool_ else x
     if not x.dtype.is_integer:
         raise LanguageError(f"a shift is not defined on {x.dtype}")
-    if is_typed(b) and b.dtype.is_integer and b.dtype.bits > x.dtype.bits:  # type: ignore[attr-defined]
+    if isinstance(b, Scalar) and b.dtype.is_integer and b.dtype.bits > x.dtype.bits:
         # As unsigned numbers, amounts of the width or more and negative ones are all too large.
-        b = narrowed(as_scalar(b).to(f"uint{b.dtype.bits}"), x.dtype)  # type: ignore[attr-defined]
+        b = narrowed(b.to(f"uint{b.dtype.bits}"), x.dtype)
     y = as_scalar(b, x.dtype)
     return Scalar(current("arithmetic").pure(Binary(kind, x.value, y.value), x.dtype))
 

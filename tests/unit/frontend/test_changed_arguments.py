@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -90,3 +92,27 @@ def test_functions_of_each_call_are_not_kept_for_ever() -> None:
     for n in range(100):
         assert launched(calling, lambda n=n: n) == n
     assert len(calling.captures._given) <= 64
+
+
+@dataclass(eq=False)
+class Structure:
+    x: np.ndarray
+
+    def first(self) -> int:
+        return self.x[0] + S.scale
+
+
+@tw.kernel
+def reading(out, structure):
+    out[0] = structure.first()
+
+
+def test_of_structures_the_class_is_kept_and_no_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    structure = Structure(np.full(1, 5, np.int32))
+    for scale in (1, 2):
+        monkeypatch.setattr(S, "scale", scale)
+        assert launched(reading, structure) == 5 + scale
+    kept = weakref.ref(structure)
+    del structure
+    gc.collect()
+    assert kept() is None

@@ -17,7 +17,7 @@ from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both
 from tilewright.ir import facts as rules
-from tilewright.ir.core import Buffer, Kernel, Op, Space, Value, VectorType
+from tilewright.ir.core import Buffer, Kernel, Op, Space, TensorMap, Value, VectorType
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts, exactly
 from tilewright.ir.ops import Binary, Cast, Constant, For, If, Select, Special, While, yielded
@@ -234,8 +234,10 @@ def _accesses(op: Op) -> Iterator[tuple[Buffer | None, Value]]:
     for use in op.uses:
         if use.index is not None and use.buffer.space is not Space.REGISTER:
             yield use.buffer, use.index
-    for value in getattr(op, "coordinates", ()):  # of a box that a bulk copy moves
-        yield op.map.buffer, value  # type: ignore[attr-defined]
+    box = getattr(op, "map", None)
+    if isinstance(box, TensorMap):  # a bulk copy reaches memory by coordinates
+        for value in getattr(op, "coordinates", ()):
+            yield box.buffer, value
 
 
 def _sources(value: Value) -> tuple[Value, ...]:
