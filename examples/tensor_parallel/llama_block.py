@@ -108,6 +108,7 @@ def main() -> None:
         print(
             f"{ranks} ranks on {kind}, tokens are {found.placements[0]}; values and gradients are those of one process"
         )
+    dist.barrier()  # gloo's threads may still hold tensors, and a program that ends then is aborted
     dist.destroy_process_group()
 
 

@@ -64,6 +64,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         share = tuple(together.w1.weight.to_local().shape)
         print(f"{ranks} ranks on {kind}, w1 is {share} of (16, 8); the losses are those of one process")
+    dist.barrier()  # gloo's threads may still hold tensors, and a program that ends then is aborted
     dist.destroy_process_group()
 
 
