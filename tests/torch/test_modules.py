@@ -426,3 +426,15 @@ def test_torch_fx_takes_functions_as_whole() -> None:
     graph = torch.fx.symbolic_trace(lambda x: tw.torch.softmax(tw.torch.matmul(x, x), dim=0))
     x = torch.randn(4, 4)
     torch.testing.assert_close(graph(x), torch.softmax(x @ x, 0))
+
+
+def test_a_gated_layer_whose_class_is_particular_about_its_subclasses() -> None:
+    class Registered(Gated):
+        def __init_subclass__(cls, *, key: str) -> None: ...
+
+    net, x = torch.nn.Sequential(Registered()), torch.randn(3, 4)
+    expected = net(x)
+    rows = {row.name: row for row in tw.torch.patch(net).rows}
+    assert "its class takes no subclass here: " in str(rows["0"].reason) and "key" in str(rows["0"].reason)
+    assert type(net[0]) is Registered and type(net[0].up_proj) is tw.torch.nn.Linear
+    assert torch.allclose(net(x), expected, atol=1e-6)

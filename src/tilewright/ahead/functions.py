@@ -33,10 +33,12 @@ _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _OWN = """
     stream function status parameters maps str floor_quotient floor_remainder array mode machine_code code codes choose
     chosen device driver blocks shared_bytes memory config attributes launched load failed refuse check launch
-    ANY REFUSED restrict main NULL linux unix errno typeof
+    ANY REFUSED restrict main NULL linux unix errno typeof EOF BUFSIZ IN OUT near far small interface
 """
 # Taken in the Python module, where functions stand beside the code that calls them.
 _LOADER = frozenset(keyword.kwlist) | frozenset(vars(_loader))
+_NAMES = re.compile(r"p\d+|u?int\d+_t|(check|launch|encode|find)_\w+")  # of the launchers
+_LIMITS = re.compile(r"(U?INT\w*|SIZE|PTRDIFF|WCHAR|WINT|SIG_ATOMIC)_(MAX|MIN|WIDTH|C)|(SEEK|RTLD|TMP)_\w+")  # macros
 _LIBRARIES = frozenset(("torch", "numpy", "cupy", "jax", "tilewright"))  # modules that a package would hide
 _TAKEN = KEYWORDS | _LOADER | set(_OWN.split())
 
@@ -256,7 +258,7 @@ def _info(value: Any) -> ArrayInfo | None:
 def _plain(path: str, taken: set[str]) -> str:
     """Return a name for an argument: `params.weight` is params_weight."""
     name = re.sub(r"\W+", "_", path, flags=re.ASCII).strip("_") or "argument"
-    if name in _TAKEN or not name[0].isalpha() or re.fullmatch(r"p\d+|u?int\d+_t|(check|launch|encode|find)_\w+", name):
+    if name in _TAKEN or not name[0].isalpha() or _NAMES.fullmatch(name) or _LIMITS.fullmatch(name):
         name = f"the_{name}"
     while name in taken:
         name += "_"
@@ -270,7 +272,7 @@ def _seen(parameter: Any, value: Any, arguments: Sequence[Exported]) -> Any:
     by_path = {x.path: x for x in arguments}
     found = by_path.get(parameter.name)
     if isinstance(found, ExportedNumber):
-        return Size("number", (found.name,))
+        return Size("fraction" if found.dtype.is_float else "number", (found.name,))
     if isinstance(found, ExportedArray):
         modes = range(found.rank)
         extents = tuple(_or(found.extents[n], Size.extent(found.name, n)) for n in modes)

@@ -43,7 +43,7 @@ class Package:
 
     def __init__(self, name: str, *, archs: Sequence[str] = ARCHS) -> None:
         self.name: str = check_name("package", name)
-        if isinstance(archs, str) or not archs:
+        if not isinstance(archs, (list, tuple)) or not archs or not all(isinstance(arch, str) for arch in archs):
             raise ArgumentError(f"archs is a list of targets such as {list(ARCHS)}, got {archs!r}")
         try:
             self.archs: tuple[str, ...] = tuple(dict.fromkeys(Arch.parse(arch).name for arch in archs))

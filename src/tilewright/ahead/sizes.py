@@ -28,7 +28,7 @@ _CALLS = {"//": "floor_quotient", "%": "floor_remainder"}
 class Size(DynamicInt):
     """An integer expression of extents, strides and numbers of a launch, with + - * // and %."""
 
-    kind: str  # an operator, "extent", "stride", "number" or "constant"
+    kind: str  # an operator, "extent", "stride", "number", "constant", or "fraction": a number that no grid takes
     operands: tuple[Any, ...]  # sizes; of a leaf the argument and the mode, or the value
 
     @staticmethod
@@ -114,6 +114,8 @@ def _of(kind: str, lhs: object, rhs: object) -> Size:
 def as_size(value: object) -> Size:
     """Return a number or a size as a size. Raises `ArgumentError` for what is not a whole number of 64 bits."""
     if isinstance(value, Size):
+        if value.kind == "fraction":
+            raise ArgumentError(f"a grid is computed from whole numbers, and {value.operands[0]} is a float")
         return value
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # NumPy's integers are none of Python's

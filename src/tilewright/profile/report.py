@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from tilewright.arch import DEFAULT_GPU, Gpu, find_gpu
+from tilewright.arguments import instance
 from tilewright.errors import ArgumentError
 from tilewright.figures import Figures, Launch, Line, total
 from tilewright.profile.bounds import LaunchReport
@@ -39,6 +40,7 @@ class Report(str):
     @staticmethod
     def of(profile: Profile, gpu: Gpu, seconds: Sequence[float | None] = ()) -> Report:
         """Return the report of a profile, with bounds and occupancy for a GPU, and the times of launches there."""
+        instance("Profile.report", "seconds", seconds, (list, tuple), "a list of the time of each launch, or None")
         taken = [*seconds, *[None] * (len(profile.launches) - len(seconds))]
         launches = tuple(
             LaunchReport(profile.launches[numbers[0]], gpu, len(numbers), _median([taken[n] for n in numbers]))

@@ -153,8 +153,12 @@ def patch(model: torch.nn.Module, *, skip: str | Iterable[str] = ()) -> PatchRep
         is_skipped = any(fnmatchcase(name, p) for p in patterns)
         layers = None if is_skipped else gated.gated_layers(module)
         if layers is not None:
-            _change(module, gated.gated_class(before, layers), changed)
-            rows.append(PatchRow(name, _shown(before), "a gated layer", None))
+            try:
+                _change(module, gated.gated_class(before, layers), changed)
+            except Exception as error:  # of its own __init_subclass__, or of its metaclass
+                rows.append(PatchRow(name, _shown(before), None, f"its class takes no subclass here: {error}"))
+            else:
+                rows.append(PatchRow(name, _shown(before), "a gated layer", None))
             continue
         has_own = next(module.parameters(recurse=False), None) is not None
         if not has_own and next(module.children(), None) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -60,12 +61,14 @@ class Config:
         except ArgumentError as error:
             raise ArgumentError(f"tw.Config: {error.summary}", help=error.help) from None
         self.pre_hook: Callable[[Meta], object] | None = pre_hook
-        self._key = (frozenset(self.values.items()), grid, block, frozenset(self.options.items()), pre_hook)
+        # 1, 1.0 and True are equal, and kernels made with them are not.
+        values_of_types = frozenset((name, type(value), value) for name, value in self.values.items())
+        self._key = (values_of_types, grid, block, frozenset(self.options.items()), pre_hook)
 
     def as_json(self) -> dict[str, Any]:
         """Return the values and options as plain data; what JSON cannot hold as text."""
         plain = {**self.values, **self.options}
-        return {name: v if isinstance(v, (int, float, str, bool, type(None))) else repr(v) for name, v in plain.items()}
+        return {name: v if _is_json(v) else repr(v) for name, v in plain.items()}
 
     def __str__(self) -> str:
         shown = {**self.values, **self.options}
@@ -80,6 +83,11 @@ class Config:
 
     def __hash__(self) -> int:
         return hash(self._key)
+
+
+def _is_json(value: object) -> bool:
+    """Say whether JSON has a value as it is: it has no infinity, and no NaN."""
+    return isinstance(value, (int, str, type(None))) or (isinstance(value, float) and math.isfinite(value))
 
 
 # Any: arguments of a kernel by name, and what a function returns

@@ -27,10 +27,14 @@ _TRIES = 200  # random points drawn for each one that is wanted
 
 @dataclass(frozen=True)
 class Constraint:
-    """A condition on some axes, named by its parameters, and why it has to hold."""
+    """A condition on some axes, named by its parameters, and why it has to hold.
+
+    `places` are the axes that it takes by place alone, `keywords` the others.
+    """
 
     holds: Callable[..., object]
-    names: tuple[str, ...]
+    places: tuple[str, ...]
+    keywords: tuple[str, ...]
     reason: str
 
 
@@ -74,17 +78,24 @@ class Space:
     def where(self, holds: Callable[..., object], reason: str | None = None) -> Space:
         """Return the space with one more constraint; `reason` (by default its docstring or name) says why it must hold.
 
-        Raises `ArgumentError` for a parameter that is not an axis.
+        Raises `ArgumentError` for a parameter that is neither an axis nor has a default.
         """
         function("Space.where", "holds", holds)
         instance("Space.where", "reason", reason, (str, type(None)), "a text")
-        names = tuple(inspect.signature(holds).parameters)
-        for name in names:
-            if name not in self.names:
-                raise ArgumentError(f"a constraint asks for {name}; the axes are {', '.join(self.names)}")
+        try:
+            parameters = inspect.signature(holds).parameters.values()
+        except ValueError:  # of a class such as bool
+            raise ArgumentError(f"a constraint has parameters that are axes, got {given(holds)}") from None
+        taken = [p for p in parameters if p.default is p.empty or p.name in self.names]
+        for p in taken:
+            if p.name not in self.names or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                asked = str(p).split(":")[0]
+                raise ArgumentError(f"a constraint asks for {asked}; the axes are {', '.join(self.names)}")
+        places = tuple(p.name for p in taken if p.kind is p.POSITIONAL_ONLY)
+        keywords = tuple(p.name for p in taken if p.kind is not p.POSITIONAL_ONLY)
         text = reason or inspect.getdoc(holds) or str(getattr(holds, "__name__", repr(holds)))
         result = Space(dict(self.axes))
-        object.__setattr__(result, "constraints", (*self.constraints, Constraint(holds, names, text)))
+        object.__setattr__(result, "constraints", (*self.constraints, Constraint(holds, places, keywords, text)))
         return result
 
     @property
@@ -102,9 +113,18 @@ class Space:
         return dict(zip(self.names, point, strict=True))
 
     def rejection(self, values: Mapping[str, Any]) -> str | None:
-        """Return why a combination is not in the space: the first constraint's reason; None where it is."""
+        """Return why a combination is not in the space: the first constraint's reason; None where it is.
+
+        Raises `ArgumentError` where an axis that a constraint asks for has no value.
+        """
         for constraint in self.constraints:
-            if not constraint.holds(*(values[name] for name in constraint.names)):
+            try:
+                places = [values[name] for name in constraint.places]
+                keywords = {name: values[name] for name in constraint.keywords}
+            except (KeyError, TypeError):
+                axes = ", ".join(constraint.places + constraint.keywords)
+                raise ArgumentError(f"Space.rejection: values is a dict with {axes}, got {given(values)}") from None
+            if not constraint.holds(*places, **keywords):
                 return constraint.reason
         return None
 

@@ -321,6 +321,8 @@ def grid(function):
         (lambda: tw.Package("2d"), "not a name"),
         (lambda: tw.Package("class"), "not a name"),
         (lambda: tw.Package("p", archs="sm_90a"), "list of targets"),
+        (lambda: tw.Package("p", archs=3), "list of targets"),
+        (lambda: tw.Package("p", archs=[90]), "list of targets"),
         (lambda: tw.Package("p", archs=["sm_1"]), "sm_1"),
         (lambda: tw.Package("p", archs=["gfx90a"]).add(axpy[1, 64], vector, 1.0, vector), "AMD"),
         (lambda: tw.Package("p").add(axpy, vector, 1.0, vector), "grid and block"),
@@ -341,6 +343,9 @@ def grid(function):
         (grid(lambda y, a, x: y.shape[0] * 10**20), "64 bits"),
         (grid(lambda y: 1), "does not take the arguments of the kernel"),
         (grid(lambda y, a, x: 2.5), "whole number"),
+        (grid(lambda y, a, x: y.shape[0] * a), "a is a float"),
+        (grid(lambda y, a, x: a), "a is a float"),
+        (grid(lambda y, a, x: int(a)), "only the launch knows"),
         (grid(lambda y, a, x: 2**63), "whole number"),
         (grid(lambda y, a, x: -1), "at least 0"),
         (grid(lambda y, a, x: (1, 2, 3, 4)), "1 to 3"),
@@ -394,8 +399,14 @@ def scale_in_place(x, unused: tw.float32):
     x[tw.thread_idx.x] = 2 * x[tw.thread_idx.x]
 
 
+@tw.kernel
+def shouted(OUT, EOF: tw.float32, INT64_MAX: tw.int32, SIZE_MAX: tw.int64, SEEK_SET: tw.int32, near: tw.int32):
+    OUT[tw.thread_idx.x] = EOF + (INT64_MAX + SIZE_MAX + SEEK_SET + near).to(tw.float32)
+
+
 def test_the_c_text_has_no_warnings_where_a_kernel_reads_nothing_else(tmp_path):
     package = tw.Package("lone", archs=["sm_90a"])
     package.add(scale_in_place[1, 32], vector, 1.0)
+    package.add(shouted[1, 32], vector, 1.0, 2, 3, 4, 5)  # as headers of C call their macros
     package.write(tmp_path)
     build_library(tmp_path, "lone")

@@ -392,6 +392,13 @@ def test_a_script_is_timed_launch_by_launch(tmp_path: Path, capfd: pytest.Captur
     assert report.data["launches"][1]["achieved"]["seconds"] == pytest.approx(2e-6)  # type: ignore[index]
 
 
+def test_times_come_as_a_list() -> None:
+    with tw.simulate(profile=True) as run:
+        pass
+    with pytest.raises(ArgumentError, match="seconds is a list of the time of each launch, or None, got int 1"):
+        run.profile.report(seconds=1)  # type: ignore[arg-type]
+
+
 def test_measuring_needs_a_gpu() -> None:
     with pytest.raises(DeviceError, match="timing needs a GPU"), time_launches():
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 
 import pytest
@@ -56,6 +57,12 @@ def test_refusals() -> None:
         tw.Space(BM=(1, 1))
     with pytest.raises(tw.ArgumentError, match="a constraint asks for BK; the axes are BM"):
         tw.Space(BM=(1,)).where(lambda BK: True)
+    with pytest.raises(tw.ArgumentError, match=r"a constraint asks for \*BM; the axes are BM"):
+        tw.Space(BM=(1,)).where(lambda *BM: True)
+    with pytest.raises(tw.ArgumentError, match="parameters that are axes, got <class 'bool'>"):
+        tw.Space(BM=(1,)).where(bool)
+    with pytest.raises(tw.ArgumentError, match="Space.rejection: values is a dict with BM, got dict {}"):
+        tw.Space(BM=(1,)).where(lambda BM: True).rejection({})
     with pytest.raises(tw.ArgumentError, match="at least one axis"):
         tw.Space()
     with pytest.raises(tw.ArgumentError, match="has to be hashable"):
@@ -64,6 +71,15 @@ def test_refusals() -> None:
         tw.Config(BM=([1],))
     with pytest.raises(tw.ArgumentError, match="have to be hashable"):
         tw.Space(BM=(([1],), 2))
+
+
+def test_constraints_take_axes_as_their_signature_says() -> None:
+    space = tw.Space(a=(1, 2), b=(1, 2))
+    assert list(space.where(operator.lt)) == [(1, 2)]  # by place alone
+    assert list(space.where(lambda *, b, a: a > b)) == [(2, 1)]
+    limits = [space.where(lambda a, b, most=most: a + b <= most) for most in (2, 3)]
+    assert [len(list(limit)) for limit in limits] == [1, 3]
+    assert list(space.where(lambda a, b=0: a == b)) == [(1, 1), (2, 2)]  # an axis, with a default or without
 
 
 def test_an_empty_space_says_which_constraints_empty_it() -> None:
@@ -78,3 +94,6 @@ def test_configs_are_equal_by_what_they_say() -> None:
     assert hash(tw.Config({"BM": 1}, BK=2)) == hash(tw.Config(BK=2, BM=1))
     assert tw.Config(BM=1) != tw.Config(BM=1, min_blocks=2) != tw.Config(BM=1, block=32)
     assert str(tw.Config(BM=1, min_blocks=2, block=64)) == "BM=1, min_blocks=2, block=64"
+    assert len({tw.Config(a=1), tw.Config(a=True), tw.Config(a=1.0)}) == 3  # a kernel computes with each otherwise
+    as_json = tw.Config(a=float("nan"), b=-float("inf"), c=0.5, d=True).as_json()
+    assert as_json == {"a": "nan", "b": "-inf", "c": 0.5, "d": True}
