@@ -301,6 +301,21 @@ def test_gradients_of_lists_that_have_none_in_them(way: str) -> None:
             assert torch.equal(y.grad, torch.ones(3)) if wants_gradient else y.grad is None
 
 
+def test_gradients_of_lists_that_have_none_in_them_are_refused_where_the_result_is_a_list() -> None:
+    def twice(xs: list[Optional[torch.Tensor]]) -> list[torch.Tensor]:  # noqa: UP045
+        return [2 * x for x in xs if x is not None]
+
+    operator = made(twice, lambda grads, xs: {"xs": [2 * g for g in grads]}, shape=twice)
+    x = values(3).requires_grad_()
+    operator([x, 3 * x])[1].sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 6.0))
+    assert torch.equal(operator([None, x.detach()])[0], 2 * x.detach())
+    with torch.no_grad():
+        assert torch.equal(operator([None, x])[0], 2 * x)
+    with pytest.raises(NotImplementedError, match="no gradients where None is beside tensors in a list"):
+        operator([None, x])
+
+
 def test_transforms_by_items_where_there_is_no_rule() -> None:
     x = values(3, 4)
     torch.testing.assert_close(torch.func.vmap(lambda x: shifted(x, 1, [2]))(x), x + 3)

@@ -10,8 +10,7 @@ from tilewright.backends.sim.findings import Finding
 from tilewright.figures import Figures, Line
 from tilewright.notebook import Cell, Column, Row
 from tilewright.profile.bounds import LaunchReport
-from tilewright.profile.facts import facts
-from tilewright.profile.quantities import amount, shape
+from tilewright.profile.facts import amount, facts, shape
 
 _COLUMNS = (
     Column("line"),

@@ -16,8 +16,7 @@ from tilewright.notebook import framed
 from tilewright.profile import pictures, roles
 from tilewright.profile.bounds import LaunchOccupancy, LaunchReport
 from tilewright.profile.conflicts import Conflict, place_of
-from tilewright.profile.facts import facts, of_line
-from tilewright.profile.quantities import amount, quantity
+from tilewright.profile.facts import amount, facts, of_line, quantity
 from tilewright.profile.text import as_data, cells_of, differences
 from tilewright.source import SourceLocation
 

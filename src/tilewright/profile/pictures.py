@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.figures import Event, Pattern, SharedBuffer, Timeline
 from tilewright.profile.bounds import Bounds
-from tilewright.profile.quantities import quantity
+from tilewright.profile.facts import quantity
 from tilewright.profile.shapes import box, line, names, overview, svg, text
 from tilewright.transactions import BANKS, WORD, phases_of
 

@@ -13,9 +13,9 @@ from tilewright.arguments import instance
 from tilewright.errors import ArgumentError
 from tilewright.figures import Figures, Launch, Line, total
 from tilewright.profile.bounds import LaunchReport
+from tilewright.profile.facts import amount, shape
 from tilewright.profile.inline import as_inline
 from tilewright.profile.page import as_html
-from tilewright.profile.quantities import amount, shape
 from tilewright.profile.text import as_data, as_text
 from tilewright.remarks import Remark
 

@@ -14,8 +14,7 @@ from rich.text import Text
 from tilewright.figures import Figures, Launch, Line
 from tilewright.profile.bounds import LaunchReport
 from tilewright.profile.conflicts import Conflict
-from tilewright.profile.facts import asynchronous_data, asynchronous_figures, facts
-from tilewright.profile.quantities import amount, shape
+from tilewright.profile.facts import amount, asynchronous_data, asynchronous_figures, facts, shape
 from tilewright.remarks import Remark
 from tilewright.tables import print_table
 

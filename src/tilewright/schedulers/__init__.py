@@ -13,9 +13,8 @@ On the host `scheduler.order(m_tiles, n_tiles, blocks)` lists what each block do
 from tilewright.frames import hiding_all
 from tilewright.schedulers.counter import Counter
 from tilewright.schedulers.groups import Groups, GroupTiles
-from tilewright.schedulers.hilbert import Hilbert
 from tilewright.schedulers.stream_k import Part, StreamK, StreamKTiles
-from tilewright.schedulers.tiles import Grouped, Linear, Scheduler, Tiles
+from tilewright.schedulers.tiles import Grouped, Hilbert, Linear, Scheduler, Tiles
 
 __all__ = [
     "Counter",

@@ -143,8 +143,13 @@ def for_autograd(operator: Operator[Any, Any], function: Callable[..., Any]) -> 
                 if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
                     raise NotImplementedError(f"Trying to use forward AD with {operator.name} that does not support it")
         has_none = any(y is None for x in args if isinstance(x, (list, tuple)) for y in x)
-        if has_none and operator._function is not None and torch.is_grad_enabled():
-            return operator._function(*operator._named_inputs(args, keywords).values())
+        if has_none and torch.is_grad_enabled():
+            if operator._function is not None:
+                return operator._function(*operator._named_inputs(args, keywords).values())
+            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in tree_leaves(args)):
+                raise NotImplementedError(
+                    f"{operator.name} returns a list, and has no gradients where None is beside tensors in a list"
+                )
         return function(keys, *args, **keywords)
 
     return run
