@@ -31,10 +31,12 @@ def zeros(*shape: int, dtype: Any = np.int32) -> np.ndarray:
 
 
 @tw.kernel
-def last_block(out, count, way: tw.constexpr):
+def last_block(out, count, way: tw.constexpr, fences: tw.constexpr = False):
     """Let the block that counts last use the counter without atomic operations."""
     thread, is_last = tw.thread_idx.x, tw.shared(tw.int32, 1)
     if thread == 0:
+        if fences:
+            tw.threadfence()
         before = tw.atomic_add(count, 0, 1)
         if way == "not the last":
             is_last[0] = before == 1
@@ -79,16 +81,20 @@ def relaxed_flag(out, flag, data, way: tw.constexpr):
         flag[0] = 0
 
 
+@pytest.mark.parametrize("fences", [False, True])
 @pytest.mark.parametrize("way", ["resets", "reads", "another thread"])
-def test_the_block_that_counts_last_may_use_the_counter(way: str) -> None:
-    out, count = zeros(1), zeros(1)
-    assert kinds(lambda: last_block[4, 64](out, count, way)) == set()
-    assert (count[0], out[0]) == (0, 4 if way == "reads" else 0)
+def test_the_block_that_counts_last_may_use_the_counter(way: str, fences: bool) -> None:
+    for blocks in (1, 2, 4, 7):
+        out, count = zeros(1), zeros(1)
+        assert kinds(lambda: last_block[blocks, 64](out, count, way, fences)) == set()  # called at once
+        assert (count[0], out[0]) == (0, blocks if way == "reads" else 0)
 
 
+@pytest.mark.parametrize("fences", [False, True])
 @pytest.mark.parametrize("way", ["not the last", "the number of the block", "no barrier"])
-def test_other_blocks_and_other_threads_may_not(way: str) -> None:
-    assert "race" in kinds(lambda: last_block[4, 64](zeros(1), zeros(1), way))
+def test_other_blocks_and_other_threads_may_not(way: str, fences: bool) -> None:
+    for blocks in (4, 7):
+        assert "race" in kinds(lambda: last_block[blocks, 64](zeros(1), zeros(1), way, fences))
 
 
 @pytest.mark.parametrize(("way", "races"), [("the last", False), ("the last but one", True)])

@@ -53,7 +53,8 @@ def keep_reads_behind(printer: Printer, op: Op) -> None:
     """Print a branch behind a wait for all products, where the assembler would move reads of sums before it.
 
     It does with sums of 16 bits, of which it combines the two halves of a register where the first of them is ready,
-    and with products that no loop holds. A loop over products gets none: what moves lets its steps overlap.
+    with products that no loop holds, or one with a constant end. It gets none where operands are in registers too: they
+    would be spilled. A loop over products gets none: what moves lets its steps overlap.
     """
     structure = printer.structure
     products = [each for each in structure.places if each.effects.asynchronous is Completion.WARPGROUP]
@@ -61,12 +62,10 @@ def keep_reads_behind(printer: Printer, op: Op) -> None:
     own = next(_loops_around(printer, op), None)
     if own is not None and own in loops:
         return
-    halves = any(
-        buffer.space is Space.REGISTER and buffer.root.dtype.bytes == 2
-        for each in products
-        for buffer in each.buffers_written
-    )
-    if halves or None in loops:
+    sums = {buffer.root for each in products for buffer in each.buffers_written if buffer.space is Space.REGISTER}
+    halves = any(root.dtype.bytes == 2 for root in sums)
+    operands = {buffer.root for each in products for buffer in each.buffers if buffer.space is Space.REGISTER} - sums
+    if halves or None in loops or (not operands and any(map(_has_constant_end, loops))):
         printer.prelude.need(_KEEP_READS)
         printer.statement("keep_reads_behind();", op)
 
@@ -88,6 +87,10 @@ def _loops_around(printer: Printer, op: Op) -> Iterator[Op]:
         owner = printer.structure.owners.get(block)
         if isinstance(owner, While) or (isinstance(owner, For) and owner.unroll != 0):
             yield owner
+
+
+def _has_constant_end(loop: Op | None) -> bool:
+    return isinstance(loop, For) and loop.unroll != 1 and isinstance(loop.stop.definition, Constant)
 
 
 def fence_operands(printer: Printer, op: Op) -> None:

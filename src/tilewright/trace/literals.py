@@ -7,7 +7,7 @@ from numbers import Number
 from typing import Any
 
 from tilewright.arguments import given, shown
-from tilewright.dtypes import LARGEST_FLOAT8, DType, bool_, float32, int32, int64, uint64
+from tilewright.dtypes import LARGEST_FLOAT8, DType, bool_, float32, int32, int64
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.evaluate import COMPARE
@@ -68,8 +68,6 @@ def in_integers(kind: str, number: float, type: DType) -> tuple[str, int]:
     (('lt', 3), ('eq', False), ('gt', True))
     """
     if isinstance(number, int):
-        if not int64.lowest <= number <= uint64.highest:
-            return kind, number  # refused further on: no operation takes such a number
         inside = type.lowest <= number <= type.highest
         return kind, int(number) if inside else COMPARE[kind](0, 1 if number > 0 else -1)
     if math.isnan(number):

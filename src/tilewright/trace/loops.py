@@ -170,7 +170,7 @@ def _loop_with_break(
         index.set("index", i + loop.step)
         body(item(i))
 
-    _device_while(condition, iteration, index + variables, functions)
+    _device_while(condition, iteration, index + variables, functions, runs=_runs(Counter.of(loop)))
 
 
 def _loop_of_calls(calls: DeviceCalls, body: Body, variables: Variables, stop_flag: str | None) -> None:
@@ -220,7 +220,7 @@ def _while(
         def condition() -> Any:
             return and_(not_(variables.get(stop_flag)), inner)
 
-    iterations = 0
+    iterations, runs = 0, False
     values, heap = variables.read(), snapshot(tracer, functions, variables.cells)
     holds = _probed(tracer, condition)
     while not isinstance(holds, Scalar):
@@ -232,7 +232,7 @@ def _while(
         holds = _probed(tracer, condition)
         if isinstance(holds, Scalar) and iterations == 0:
             # `while True` with a break that the device decides: a loop on the device from the first iteration on.
-            tracer.requirements = requirements
+            tracer.requirements, runs = requirements, True
             break
         tracer.builder.block.ops.extend(iteration.ops)
         values, heap = after, heap_after
@@ -241,7 +241,7 @@ def _while(
     heap.restore()
     if stop_flag is not None:
         variables.set(stop_flag, as_scalar(variables.get(stop_flag), bool_))
-    _device_while(condition, body, variables, functions)
+    _device_while(condition, body, variables, functions, runs=runs)
 
 
 def _probed(tracer: Tracer, condition: Callable[[], Any]) -> Any:
@@ -251,10 +251,11 @@ def _probed(tracer: Tracer, condition: Callable[[], Any]) -> Any:
 
 
 def _device_while(
-    condition: Callable[[], Any], body: Callable[[], Any], variables: Variables, functions: tuple[Body, ...]
-) -> None:
+    condition: Callable[[], Any], body: Callable[[], Any], variables: Variables, functions: tuple[Body, ...], *,
+    runs: bool,
+) -> None:  # fmt: skip
     tracer = current("a loop")
-    loop = Loop(tracer, variables, functions, runs=False)
+    loop = Loop(tracer, variables, functions, runs=runs)
     tests: list[Block] = []
 
     def trace(leaves: list[Value]) -> Block:

@@ -78,6 +78,54 @@ def test_break_leaves_the_inner_loop_only():
     assert run(inner, zeros(1), 5).tolist() == [15]
 
 
+def test_a_loop_that_surely_runs_gives_first_values_before_its_break():
+    """What is assigned before the first way out is there, the variable of the loop too."""
+
+    @tw.function
+    def first_above(x, least):
+        for i in range(6):
+            found = x[i]
+            if found > least:
+                return 10 * found
+        return found
+
+    @tw.kernel
+    def find(out, x, least):
+        for i in range(6):
+            a = x[i]
+            if a > least:
+                break
+        place = 0
+        while True:
+            b = x[place]
+            place += 1
+            if b > least or place == 6:
+                break
+        out[0] = a
+        out[1] = i
+        out[2] = b
+        out[3] = first_above(x, least)
+
+    x = np.array([3, 1, 4, 1, 5, 9], np.int32)
+    for least in (0, 3, 4, 8, 9):
+        i = next((i for i, v in enumerate(x) if v > least), 5)
+        assert run(find, zeros(4), x, least).tolist() == [x[i], i, x[i], (10 if x[i] > least else 1) * x[i]]
+    compiles(find, zeros(4), x, 3)
+
+
+def test_what_comes_behind_a_break_may_have_no_value():
+    @tw.kernel
+    def behind(out, x):
+        for i in range(6):
+            if x[i] > 3:
+                break
+            last = x[i]
+        out[0] = last
+
+    with pytest.raises(tw.LanguageError, match="an iteration of the loop may leave it without one"):
+        run(behind, zeros(1), np.zeros(6, np.int32))
+
+
 def test_downward_range_with_break():
     @tw.kernel
     def downward(out, n):

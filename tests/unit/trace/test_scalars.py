@@ -322,6 +322,21 @@ def test_divmod_round_and_annotations():
     assert np.allclose(run(various, zeros(7, np.float32), -7), expected)
 
 
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 2**70, -(2**70), 10**400])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_comparison_with_numbers_that_no_type_holds(number, dtype):
+    @tw.kernel
+    def compared(out, x):
+        v = x[0]
+        for i, holds in enumerate((v < number, v <= number, v > number, number >= v, v == number, number != v)):
+            out[i] = holds
+        out[6] = v in (1, number)
+
+    expected = [number > 0, number > 0, number < 0, number > 0, False, True, False]
+    for x in (np.iinfo(dtype).min, np.iinfo(dtype).max):
+        assert run(compared, zeros(7), np.array([x], dtype)).tolist() == expected
+
+
 @pytest.mark.parametrize("number", [Fraction(3), Decimal(3), 3 + 0j], ids=repr)
 def test_numbers_that_no_device_has_are_not_compared(number):
     """Python would take them for different from any device value."""

@@ -130,15 +130,19 @@ class Marks:
         """
         for words in self.against(touch):
             yield touch, words
-        if forget and self._order.between and self._is_global:
-            slots = (touch.cells * self._slots)[None, :] + np.arange(self._slots)[:, None]
-            self._first[slots] = self._second[slots] = 0
+        found = []
         for n, (keys, words) in enumerate(self._further):
             low, high = (np.searchsorted(keys, touch.cells + k << BITS) for k in (0, 1))
             for k in range((high - low).max()):
                 at = np.flatnonzero(low + k < high)
                 yield touch.part(at), words[low[at] + k]
-            if forget and (low < high).any():
+            if (low < high).any():
+                found.append(n)
+        if forget and self._order.between and self._is_global:  # not before: what a thread observed is looked up there
+            slots = (touch.cells * self._slots)[None, :] + np.arange(self._slots)[:, None]
+            self._first[slots] = self._second[slots] = 0
+            for n in found:
+                keys, words = self._further[n]
                 left = np.isin(keys >> BITS, touch.cells, invert=True)
                 self._further[n] = keys[left], words[left]
 
