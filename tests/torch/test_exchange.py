@@ -144,6 +144,23 @@ def refused(rank: int, size: int, group: Any) -> None:
     for function in (tw.torch.all_gather_matmul, tw.torch.matmul_reduce_scatter, tw.torch.matmul_all_reduce):
         fails("with different shapes", lambda: function(x.repeat(1 + (rank == 1), 1), torch.ones(4, 3), group))
         fails("or types", lambda: function(*(t.to((torch.float32, torch.float64)[rank % 2]) for t in (x, x.T)), group))
+    # What one rank alone can see, and an error on all.
+    gather, scatter, w = tw.torch.all_gather_matmul, tw.torch.matmul_reduce_scatter, torch.ones(4, 3)
+    last = rank == size - 1
+    for message, function, given in (
+        ("and w (3, 4)", gather, (x, torch.ones(3, 4))),
+        ("x is torch.int32", gather, (x.int(), w)),
+        ("x is a list", gather, ([x], w)),
+        ("x is torch.float32 and w is torch.float16", gather, (x, w.half())),
+        ("residual is (5, 3)", scatter, (x, w, group, torch.ones(5, 3))),
+    ):
+        if last:
+            fails(message, lambda function=function, given=given: function(*given[:2], group, *given[3:]))
+        else:
+            told = f"{function.__name__} is refused on rank {size - 1}, which says why"
+            fails(told, lambda function=function: function(x, w, group))
+    if size > 1:
+        fails("with different shapes", lambda: scatter(torch.ones(2 * size + last, 4), w, group))
     near(tw.torch.all_gather_matmul(x, x.T, group), x.repeat(size, 1) @ x.T, 1e-6)  # the group is as it was
 
 

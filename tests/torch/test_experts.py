@@ -158,6 +158,27 @@ def refused(rank: int, size: int) -> None:
     fails("do not belong to one dispatch", lambda: combine(y, back, handle + last))
     fails(f"there are {len(y) + 1} rows that arrived", lambda: combine(torch.cat([y, y[:1]]), back, handle))
     fails("of this rank's own, and the handle is for", lambda: combine(y, back, handle, rows=0))
+
+    # What one rank alone can see, and an error on all.
+    def on_last(message: str, right: Callable[[], object], wrong: Callable[[], object], function: str) -> None:
+        fails(
+            message if last else f"{function} is refused on rank {size - 1}, which says why", wrong if last else right
+        )
+
+    for message, given in (
+        ("offsets is torch.float32 of shape", (x, w, ends.float())),
+        (f"there are {size - 1} offsets", (x, w, ends[1:])),
+        ("x has the shape (4, 5) and w (1, 6, 4)", (x[:, :5], w, ends)),
+        ("x is a list", ([x], w, ends)),
+    ):
+        on_last(message, lambda: dispatch(x, w, ends), lambda given=given: dispatch(*given), "dispatch_grouped_matmul")
+    for message, rows, more in (
+        (f"there are {len(y) + 1} rows that arrived", torch.cat([y, y[:1]]), {}),
+        ("of this rank's own, and the handle is for", y, {"rows": 0}),
+    ):
+        if size > 1:
+            on_last(message, lambda: combine(y, back, handle), lambda rows=rows, more=more: combine(rows, back, handle, **more),
+                    "grouped_matmul_combine")  # fmt: skip
     assert combine(y, back, handle).shape == (size if size < 4 else 4, K)  # the group is as it was
 
 

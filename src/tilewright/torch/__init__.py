@@ -28,10 +28,10 @@ from tilewright.torch.patching import patch as patch
 from tilewright.torch.products import matmul as matmul
 from tilewright.torch.products import matmul_operator as matmul_operator
 from tilewright.torch.quantized import quantized_matmul as quantized_matmul
-from tilewright.torch.rotary import rope as rope
 from tilewright.torch.rows import layer_norm as layer_norm
 from tilewright.torch.rows import log_softmax as log_softmax
 from tilewright.torch.rows import rms_norm as rms_norm
+from tilewright.torch.rows import rope as rope
 from tilewright.torch.rows import softmax as softmax
 from tilewright.torch.sharding import Way as Way
 from tilewright.torch.symmetric import SymmetricGroup as SymmetricGroup

@@ -9,8 +9,9 @@ and then the product of 8192 cubed take 702 us and transfers 1106, of 1024 x 819
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -20,11 +21,13 @@ from tilewright.errors import ArgumentError
 from tilewright.torch import symmetric
 from tilewright.torch.operators import op
 from tilewright.torch.products import matmul_operator, precision_of_torch
+from tilewright.torch.sharding import is_dtensor
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _agreed: set[tuple[Any, ...]] = set()  # kinds of calls of which all ranks of a group have told that they agree
 MOST_MODES = 8
 _COMPARED_EACH_TIME = "cpu"  # tensors there, as it costs little
+_REFUSED = -2  # tells of an error
 _COLLECTIVE = "nccl"  # whose collectives are taken
 # Bytes of a rank's rows that two ranks gather by one. With twice as many 16384 x 4096 x 4096 takes 672 us, 572 without.
 _MOST_TOGETHER = 32 << 20
@@ -354,10 +357,10 @@ def all_gather_matmul(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> to
 
     All ranks of the group call it, in the same order. Element types are float16, bfloat16, float32 and float64, and
     become autocast's type; `torch.get_float32_matmul_precision()` decides on float32. Gradients are not differentiable.
-    Raises `ArgumentError` on all ranks where their shapes differ, and on one for arguments that do not fit together.
+    Raises `ArgumentError` on all ranks where their shapes differ, and for arguments of one that do not fit together: on
+    GPUs on that one, and on all for tensors on the CPU.
     """
-    name = _checked("all_gather_matmul", x, w, group, x.shape if isinstance(x, torch.Tensor) else ())
-    return all_gather_matmul_operator(x, w, name)
+    return all_gather_matmul_operator(x, w, _checked("all_gather_matmul", x, w, group))
 
 
 def matmul_reduce_scatter(
@@ -380,18 +383,7 @@ def matmul_reduce_scatter(
 
     Group, types and errors are those of `tw.torch.all_gather_matmul`; the number of ranks must divide the rows.
     """
-    shape = (*x.shape[:-1], *w.shape[1:]) if isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor) else ()
-    name = _checked("matmul_reduce_scatter", x, w, group, shape, divides=True)
-    if residual is not None:
-        expected = (x.shape[0] // process_group("matmul_reduce_scatter", group).size(), *shape[1:])
-        if not isinstance(residual, torch.Tensor):
-            raise ArgumentError(f"residual is a {type(residual).__name__}, and a tensor is expected")
-        if tuple(residual.shape) != expected or (
-            residual.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type)
-        ):
-            raise ArgumentError(
-                f"residual is {tuple(residual.shape)} of {residual.dtype}, and the result {expected} of {x.dtype}"
-            )
+    name = _checked("matmul_reduce_scatter", x, w, group, residual)
     return matmul_reduce_scatter_operator(x, w, name, residual)
 
 
@@ -413,9 +405,7 @@ def matmul_all_reduce(x: torch.Tensor, w: torch.Tensor, group: Any = None) -> to
 
     Group, types and errors are those of `tw.torch.all_gather_matmul`.
     """
-    shape = (*x.shape[:-1], *w.shape[1:]) if isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor) else ()
-    name = _checked("matmul_all_reduce", x, w, group, shape)
-    return matmul_all_reduce_operator(x, w, name)
+    return matmul_all_reduce_operator(x, w, _checked("matmul_all_reduce", x, w, group))
 
 
 def process_group(function: str, group: Any) -> Any:
@@ -436,16 +426,37 @@ def process_group(function: str, group: Any) -> Any:
     return found
 
 
+def check_is_local(function: str, name: str, x: object) -> None:
+    """Refuse DTensors."""
+    if is_dtensor(x):
+        raise ArgumentError(f"{name} is a DTensor, and {function} takes a rank's own part", help=f"{name}.to_local()")
+
+
 def check_types(x: torch.Tensor, w: torch.Tensor) -> None:
     """Refuse operands of two types, unless autocast converts them."""
     if x.dtype != w.dtype and not torch.is_autocast_enabled(x.device.type):
         raise ArgumentError(f"x is {x.dtype} and w is {w.dtype}", help="convert one of them")
 
 
-def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[int], *, divides: bool = False) -> str:
+def _checked(function: str, x: torch.Tensor, w: torch.Tensor, group: Any, residual: object = None) -> str:
     """Return the name of the group; refuse what one rank can see to be wrong, then what only all can."""
     found = process_group(function, group)
+    with telling(found, x, 2 + MOST_MODES):
+        _check(function, x, w, found.size(), residual)
+    shape = x.shape if function == "all_gather_matmul" else (*x.shape[:-1], w.shape[1])
+    if not torch.compiler.is_compiling():
+        _agree(function, found, x, shape)
+    if function == "matmul_reduce_scatter" and x.shape[0] % found.size():
+        raise ArgumentError(
+            f"x has {x.shape[0]} rows, which {found.size()} ranks do not divide",
+            help="fill up with rows of zeros, or call tw.torch.matmul_all_reduce",
+        )
+    return str(found.group_name)
+
+
+def _check(function: str, x: object, w: object, size: int, residual: object) -> None:
     for name, tensor in (("x", x), ("w", w)):
+        check_is_local(function, name, tensor)
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in FLOATS:
             kind = tensor.dtype if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
             raise ArgumentError(f"{name} is {kind}, and {function} takes tensors of floats")
@@ -455,14 +466,49 @@ def _checked(function: str, x: object, w: object, group: Any, shape: Sequence[in
             f"x has the shape {tuple(x.shape)} and w {tuple(w.shape)}, and {function} takes (rows, ..., K) and (K, N)"
         )
     check_types(x, w)
-    if divides and x.shape[0] % found.size():
+    if residual is None:
+        return
+    if not isinstance(residual, torch.Tensor):
+        raise ArgumentError(f"residual is a {type(residual).__name__}, and a tensor is expected")
+    expected = (x.shape[0] // size, *x.shape[1:-1], w.shape[1])
+    is_converted = torch.is_autocast_enabled(x.device.type)
+    if tuple(residual.shape) != expected or (residual.dtype != x.dtype and not is_converted):
         raise ArgumentError(
-            f"x has {x.shape[0]} rows, which {found.size()} ranks do not divide",
-            help="fill up with rows of zeros, or call tw.torch.matmul_all_reduce",
+            f"residual is {tuple(residual.shape)} of {residual.dtype}, and the result {expected} of {x.dtype}"
         )
-    if not torch.compiler.is_compiling():
-        _agree(function, found, x, shape)
-    return str(found.group_name)
+
+
+@contextmanager
+def _told(group: Any, x: object, count: int) -> Iterator[None]:
+    try:
+        yield
+    except ArgumentError:
+        device = x.device.type if isinstance(x, torch.Tensor) else None
+        if group.size() > 1 and (device or dist.get_backend(group)) in (_COMPARED_EACH_TIME, "gloo"):
+            numbers_of_all(torch.full((count,), _REFUSED), group)
+        raise
+
+
+def telling(group: Any, x: object, count: int) -> AbstractContextManager[None]:
+    """Return what tells the other ranks of an error within, in place of the `count` numbers that begin a call.
+
+    Of tensors on GPUs, ranks compare at the first call of a kind only, and know of no other.
+    """
+    return nullcontext() if torch.compiler.is_compiling() else _told(group, x, count)
+
+
+def told_by_all(function: str, ours: torch.Tensor, group: Any) -> list[list[int]]:
+    """Return the numbers of all ranks with which a call begins; raise `ArgumentError` where one has refused it."""
+    told = numbers_of_all(ours, group)
+    refused = [rank for rank, row in enumerate(told) if row[0] == _REFUSED]
+    if refused:
+        refuse_with(function, refused)
+    return told
+
+
+def refuse_with(function: str, ranks: Sequence[int]) -> NoReturn:
+    """Raise an error where other ranks do, and say which."""
+    raise ArgumentError(f"{function} is refused on rank {', '.join(map(str, ranks))}, which says why")
 
 
 def numbers_of_all(ours: torch.Tensor, group: Any) -> list[list[int]]:
@@ -483,7 +529,7 @@ def _agree(function: str, group: Any, x: torch.Tensor, shape: Sequence[int]) -> 
     if group.size() == 1 or (key in _agreed and x.device.type != _COMPARED_EACH_TIME):
         return
     ours = torch.tensor([len(shape), FLOATS.index(x.dtype), *shape, *[-1] * (MOST_MODES - len(shape))])
-    told = numbers_of_all(ours.to(x.device), group)
+    told = told_by_all(function, ours.to(x.device), group)
     if any(row != told[0] for row in told):
         lines = [f"rank {rank}: {tuple(row[2 : 2 + row[0]])} {FLOATS[row[1]]}" for rank, row in enumerate(told)]
         what = "x" if function == "all_gather_matmul" else "rows of x and columns of w"

@@ -13,11 +13,23 @@ import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
-from tilewright.torch.exchange import FLOATS, check_types, group_of, numbers_of_all, process_group, trade
+from tilewright.torch.exchange import (
+    FLOATS,
+    check_is_local,
+    check_types,
+    group_of,
+    numbers_of_all,
+    process_group,
+    refuse_with,
+    telling,
+    told_by_all,
+    trade,
+)
 from tilewright.torch.operators import op
 from tilewright.torch.products import precision_of_torch
 
 _agreed: set[tuple[Any, ...]] = set()  # kinds of calls of which all ranks of a group have told that they agree
+_KINDS = 3  # numbers that `_agree` exchanges
 
 
 class _Routes:
@@ -217,20 +229,15 @@ def dispatch_grouped_matmul(
 
     All ranks of the group call it, in the same order. Element types are those of `tw.torch.all_gather_matmul`, also
     under autocast. Raises `ArgumentError` on all ranks for offsets that decrease or pass the end on one of them and
-    where numbers of experts, K or types differ, and on one for arguments that do not fit together.
+    where numbers of experts, K or types differ, and as that for arguments of one that do not fit together.
     """
     name = "dispatch_grouped_matmul"
-    found = _checked(name, x, w, group)
-    if not isinstance(offsets, torch.Tensor) or offsets.dtype not in (torch.int32, torch.int64) or offsets.ndim != 1:
-        raise ArgumentError(f"offsets is {_kind(offsets)}, and {name} takes a vector of int32 or int64")
-    experts, count = w.shape[0], offsets.shape[0]
-    if count != found.size() * experts:
-        raise ArgumentError(
-            f"there are {count} offsets, and {found.size()} ranks with {experts} experts each",
-            help="offsets has the end of the rows of each expert of all ranks",
-        )
+    found = process_group(name, group)
+    with telling(found, x, _KINDS):
+        _check(name, x, w)
+        _check_offsets(name, offsets, found.size(), w.shape[0])
     group_name, kind = str(found.group_name), FLOATS.index(x.dtype)
-    handle = expert_handle_operator(offsets.to(x.device), experts, x.shape[0], x.shape[1], kind, group_name)
+    handle = expert_handle_operator(offsets.to(x.device), w.shape[0], x.shape[0], x.shape[1], kind, group_name)
     rows = handle[1, :, -1].sum().item()
     torch._check(rows >= 0)
     return dispatched_products_operator(x, w, handle, rows, group_name)[0], handle
@@ -260,29 +267,23 @@ def grouped_matmul_combine(
     to one dispatch are refused on all ranks, on GPUs in the first call of a kind.
     """
     name = "grouped_matmul_combine"
-    found = _checked(name, x, w, group)
-    shape = (2, found.size(), w.shape[0])
-    if not isinstance(handle, torch.Tensor) or handle.dtype != torch.int64 or handle.shape != shape:
-        raise ArgumentError(
-            f"handle is {_kind(handle)}, and the one of a dispatch is int64 of shape {shape}",
-            help="y, handle = tw.torch.dispatch_grouped_matmul(...)",
-        )
-    if handle.device.type != "cpu":
-        raise ArgumentError("handle is on a GPU, and the host reads it", help="pass it as the dispatch returned it")
-    if not torch.compiler.is_compiling():
-        _agree_on_handle(found, x, w, handle)
+    found = process_group(name, group)
+    with telling(found, x, _KINDS):
+        _check(name, x, w)
+        _check_handle(handle, (2, found.size(), w.shape[0]))
     last = handle[0, -1, -1].item() if rows is None else rows
     torch._check(last >= 0)
+    if not torch.compiler.is_compiling():
+        _agree_on_handle(found, x, w, handle, last)
     return combined_products_operator(x, w, handle, last, str(found.group_name))
 
 
 # --- what is refused -------------------------------------------------------------------------------------------
 
 
-def _checked(function: str, x: object, w: object, group: Any) -> Any:
-    """Return the process group; refuse what one rank can see to be wrong."""
-    found = process_group(function, group)
+def _check(function: str, x: object, w: object) -> None:
     for name, tensor, modes in (("x", x, 2), ("w", w, 3)):
+        check_is_local(function, name, tensor)
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in FLOATS or tensor.ndim != modes:
             raise ArgumentError(f"{name} is {_kind(tensor)}, and {function} takes floats of {modes} modes")
     assert isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor)
@@ -292,7 +293,27 @@ def _checked(function: str, x: object, w: object, group: Any) -> Any:
             f"and {function} takes (rows, K) and (experts, K, N)"
         )
     check_types(x, w)
-    return found
+
+
+def _check_offsets(function: str, offsets: object, size: int, experts: int) -> None:
+    check_is_local(function, "offsets", offsets)
+    if not isinstance(offsets, torch.Tensor) or offsets.dtype not in (torch.int32, torch.int64) or offsets.ndim != 1:
+        raise ArgumentError(f"offsets is {_kind(offsets)}, and {function} takes a vector of int32 or int64")
+    if offsets.shape[0] != size * experts:
+        raise ArgumentError(
+            f"there are {offsets.shape[0]} offsets, and {size} ranks with {experts} experts each",
+            help="offsets has the end of the rows of each expert of all ranks",
+        )
+
+
+def _check_handle(handle: object, shape: tuple[int, ...]) -> None:
+    if not isinstance(handle, torch.Tensor) or handle.dtype != torch.int64 or handle.shape != shape:
+        raise ArgumentError(
+            f"handle is {_kind(handle)}, and the one of a dispatch is int64 of shape {shape}",
+            help="y, handle = tw.torch.dispatch_grouped_matmul(...)",
+        )
+    if handle.device.type != "cpu":
+        raise ArgumentError("handle is on a GPU, and the host reads it", help="pass it as the dispatch returned it")
 
 
 def _kind(value: object) -> str:
@@ -306,7 +327,7 @@ def _agree(function: str, group: Any, kind: tuple[int, int, int], device: torch.
     key = (function, group.group_name, kind, device.type)
     if group.size() == 1 or (key in _agreed and device.type != "cpu"):
         return
-    told = numbers_of_all(torch.tensor(kind, device=device), group)
+    told = told_by_all(function, torch.tensor(kind, device=device), group)
     if any(row != told[0] for row in told):
         raise ArgumentError(
             f"the ranks call {function} with different numbers of experts, widths of rows, or types",
@@ -318,14 +339,16 @@ def _agree(function: str, group: Any, kind: tuple[int, int, int], device: torch.
     _agreed.add(key)
 
 
-def _agree_on_handle(group: Any, x: torch.Tensor, w: torch.Tensor, handle: torch.Tensor) -> None:
-    """Compare handles: what arrived on a rank has to be what the others sent."""
+def _agree_on_handle(group: Any, x: torch.Tensor, w: torch.Tensor, handle: torch.Tensor, rows: int) -> None:
+    """Compare handles: what arrived on a rank has to be what the others sent, and each has its rows."""
     kind, device = (w.shape[0], w.shape[2], FLOATS.index(x.dtype)), x.device
     key = ("handle", group.group_name, kind, device.type)
     if group.size() == 1 or (key in _agreed and device.type != "cpu"):
         return
     _agree("grouped_matmul_combine", group, kind, device)
-    told = torch.tensor(numbers_of_all(handle.flatten().to(device), group)).unflatten(1, handle.shape)
+    ours = torch.cat([handle.flatten(), torch.tensor([x.shape[0], rows])]).to(device)
+    numbers = torch.tensor(numbers_of_all(ours, group))
+    told = numbers[:, :-2].unflatten(1, handle.shape)
     sent = told[:, 0]
     begins = torch.cat([sent.new_zeros(group.size(), 1), sent[:, :-1, -1]], 1)
     if not torch.equal(told[:, 1], (sent - begins[:, :, None]).swapaxes(0, 1)):
@@ -333,4 +356,7 @@ def _agree_on_handle(group: Any, x: torch.Tensor, w: torch.Tensor, handle: torch
             "the handles of the ranks do not belong to one dispatch",
             help="let all ranks combine with what the same call of dispatch_grouped_matmul returned",
         )
+    is_wrong = (numbers[:, -2] != told[:, 1, :, -1].sum(1)) | (numbers[:, -1] < sent[:, -1, -1])
+    if is_wrong.any() and not is_wrong[group.rank()]:  # else the operator says what is wrong
+        refuse_with("grouped_matmul_combine", is_wrong.nonzero().flatten().tolist())
     _agreed.add(key)
