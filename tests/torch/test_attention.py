@@ -273,3 +273,28 @@ def test_torchs_flag_decides_whether_sums_have_one_order(is_asked: bool, monkeyp
     finally:
         torch.use_deterministic_algorithms(before)
     assert seen == [is_asked]
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((1, 1, 7, 8), (1, 1, 8, 1)), ((1, 1, 7, 8), (7, 56, 8, 1)), ((1, 3, 1, 8), (5, 8, 3, 1)), ((1, 1, 1, 12), (12, 12, 12, 1)),
+     ((1, 1, 1, 5), (5, 5, 5, 1)), ((1, 1, 1, 1), (1, 1, 1, 1))],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_strides_of_extents_of_one_mean_nothing(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    memory = torch.randn(64, generator=torch.Generator().manual_seed(5)).to(dtype)
+    x = memory.as_strided(shape, strides).detach().requires_grad_()
+    found = [tw.torch.attention(x, x, x), tw.torch.scaled_dot_product_attention(x, x, x, is_causal=True)]
+    expected = [torch.nn.functional.scaled_dot_product_attention(*[x.double()] * 3, is_causal=c) for c in (False, True)]
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, atol=2e-3, rtol=2e-3)
+        slopes = [torch.autograd.grad(y.square().sum(), x, retain_graph=True)[0].double() for y in (ours, theirs)]
+        torch.testing.assert_close(*slopes, atol=2e-2, rtol=2e-2)
+    if shape[:2] == (1, 1):  # one sequence of several, too
+        ends = torch.tensor([0, shape[2]])
+        tokens = x[0].transpose(0, 1)
+        torch.testing.assert_close(
+            tw.torch.attention(tokens, tokens, tokens, offsets=ends), found[0][0].transpose(0, 1)
+        )

@@ -105,6 +105,21 @@ def test_gradients_of_each_sample() -> None:
                 given[0](*given[1:])
 
 
+def test_what_is_ignored_or_impossible_is_as_in_torch() -> None:
+    inf, nan = torch.inf, torch.nan
+    calls = [
+        ((torch.tensor([[-inf, 0.0, 1.0]]), torch.tensor([0])), {"label_smoothing": 0.3}),
+        ((torch.tensor([[0.0, -inf, 1.0]]), torch.tensor([0])), {"label_smoothing": 0.3}),
+        ((torch.zeros(2, 3), torch.tensor([1, -100]), torch.tensor([nan, 1, 1])), {}),
+        ((torch.zeros(2, 3), torch.tensor([1, -100]), torch.tensor([inf, 1, 1])), {"reduction": "none"}),
+        ((torch.zeros(2, 3), torch.tensor([0, 1], dtype=torch.uint8)), {"reduction": "sum"}),
+    ]
+    for given, options in calls:
+        torch.testing.assert_close(
+            tw.torch.cross_entropy(*given, **options), F.cross_entropy(*given, **options), equal_nan=False
+        )
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
@@ -118,6 +133,7 @@ def test_gradients_of_each_sample() -> None:
         (lambda: tw.torch.cross_entropy(torch.ones(3), torch.tensor(0), reduction="max"), tw.ArgumentError, "'max'"),
         (lambda: tw.torch.cross_entropy(torch.ones(3), torch.tensor(0), label_smoothing=2.0), tw.ArgumentError, "2.0"),
         (lambda: tw.torch.cross_entropy([1.0], torch.tensor(0)), tw.ArgumentError, "input is a list"),
+        (lambda: tw.torch.cross_entropy(torch.ones(()), torch.tensor(0)), tw.ArgumentError, "input is one number"),
         (
             lambda: tw.torch.cross_entropy(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(4)),
             tw.ArgumentError,

@@ -131,6 +131,20 @@ def test_relu_of_what_is_no_number() -> None:
         assert torch.equal(torch.autograd.grad(way.sum(), x)[0], torch.tensor([1.0, 1.0, 0.0, 0.0]))
 
 
+def test_relu_has_no_gradient_below_zero_whatever_comes_back() -> None:
+    x = torch.tensor([[-1.0, 0.0, 2.0, -3.0]], requires_grad=True)
+    grad = torch.tensor([[torch.inf, -torch.inf, 1.0, torch.nan]])
+    found = tw.torch.matmul(x, torch.eye(4), epilogue="relu")
+    assert torch.equal(torch.autograd.grad(found, x, grad)[0], torch.tensor([[0.0, 0.0, 1.0, 0.0]]))
+    factor = torch.full((1, 4), 2.0)
+    for pairs in ("halves", "interleaved"):
+        both = torch.stack([x.detach(), factor], -1 if pairs == "interleaved" else 1).reshape(1, 8).requires_grad_()
+        y = tw.torch.matmul(torch.ones(1, 1), both, epilogue="relu", pairs=pairs)
+        slopes = torch.autograd.grad(y, both, grad)[0]
+        of_gate = slopes[0, ::2] if pairs == "interleaved" else slopes[0, :4]
+        assert torch.equal(of_gate, torch.tensor([0.0, 0.0, 2.0, 0.0])), pairs
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_gelu_of_16_bits_adds_half_a_rounding_at_most(dtype: torch.dtype) -> None:
     x = torch.cat([torch.linspace(-9, 9, 1001), torch.tensor([-3e4, 3e4, 6e4, 1e-7])]).to(dtype)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402  # after the skip
 
 import tilewright as tw  # noqa: E402
-from tilewright.torch import moves, rotary, rows  # noqa: E402
+from tilewright.torch import moves, rows  # noqa: E402
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
@@ -68,7 +68,7 @@ READY = {
     ),
     "rope": Ready(
         lambda x: tw.torch.rope(x, COS.to(x.device), SIN.to(x.device), True), turned, ((2, 3, 4),),
-        rotary.rope_operator, lambda x: (x, COS, SIN, False, True),
+        rows.rope_operator, lambda x: (x, COS, SIN, False, True),
     ),
     "permute": Ready(
         lambda x: tw.torch.permute(x, (2, 0, -2)), lambda x: x.permute(2, 0, 1), ((2, 3, 4),), moves.permute_operator,

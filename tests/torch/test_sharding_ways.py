@@ -18,7 +18,7 @@ pytest.importorskip("torch.distributed.tensor")
 from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: E402  # after the skip
 
 import tilewright as tw  # noqa: E402
-from tilewright.torch import activations, fused_attention, groups, losses, moves, products, quantized, rotary, rows  # noqa: E402
+from tilewright.torch import activations, fused_attention, groups, losses, moves, products, quantized, rows  # noqa: E402
 
 DEVICES = 2
 
@@ -83,7 +83,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
     yield "permute", Case(moves.permute_operator, {"x": square, "dims": [2, 0, -2]}, 5)
 
     x, angles = numbers(2, 3, 2, 4), {"cos": numbers(3, 1, 2), "sin": numbers(3, 1, 2, seed=6)}
-    yield "rope", Case(rotary.rope_operator, {"x": x, **angles, "interleaved": False, "inverse": False}, 5)
+    yield "rope", Case(rows.rope_operator, {"x": x, **angles, "interleaved": False, "inverse": False}, 5)
     yield from _attention()
 
     weights = tw.quantize(numbers(40, 20).detach())

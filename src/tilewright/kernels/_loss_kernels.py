@@ -38,7 +38,7 @@ def cross_entropy_rows(
         place = tw.where(found, label, 0)
         value = tw.log(total) - (row[place].to(kind) - greatest)
         if is_smooth:
-            value = value + smoothing * (row[place].to(kind) - plain)
+            value = (1 - smoothing) * value + smoothing * (tw.log(total) - (plain - greatest))
         value = tw.where(found, value, math.nan)
         tw.guarded(loss)[at] = tw.where(label == ignored, 0, value)
         if top_out is not None:

@@ -11,7 +11,7 @@ from typing import Any  # Any: arrays of any library
 
 import numpy as np
 
-from tilewright.arch import Arch, default_arch
+from tilewright.arch import VECTOR_BYTES, Arch, default_arch
 from tilewright.dtypes import DType, float32, float64, int32, int64
 from tilewright.errors import ArgumentError
 from tilewright.kernels._attention_gradient_kernel import finish_tokens, gradients_by_warpgroups
@@ -101,9 +101,7 @@ class Problem:
 
     def numbers_shape(self) -> Shape:
         """Return the shape of lse: a number for each head and token."""
-        if self.is_ragged:
-            return (self.q.shape[1], self.q.shape[0])
-        return self.q.shape[:-1]
+        return (self.q.shape[1], self.q.shape[0]) if self.is_ragged else self.q.shape[:-1]
 
     def make(self, shape: Shape) -> Operand:
         """Return a new array of the type that is computed in."""
@@ -113,9 +111,10 @@ class Problem:
         """Return an array as kernels take it: (batch, heads, tokens, head)."""
         shape, strides = x.shape, x.info.strides
         if self.is_ragged:
-            tokens, heads, head = shape
-            return x.view((1, heads, tokens, head), (0, strides[1], strides[0], strides[2]))
-        return x.view(shape, strides)
+            shape, strides = (1, shape[1], shape[0], shape[2]), (0, strides[1], strides[0], strides[2])
+        # What an extent of 1 has for a stride means nothing: it is one that aligns.
+        steps = (s if n > 1 else VECTOR_BYTES for n, s in zip(shape[:3], strides[:3], strict=True))
+        return x.view(shape, (*steps, strides[3]))
 
     def numbers(self, x: Operand) -> View:
         """Return lse, or what has its shape, as kernels take it: (batch, heads, tokens)."""

@@ -502,7 +502,10 @@ def _scales(
     arrays = {}
     for name, scale in given.items():
         if isinstance(scale, Real):
-            alpha = alpha * float(scale)
+            try:
+                alpha = alpha * float(scale)
+            except OverflowError:
+                raise ArgumentError(f"{name} is an integer that no float holds") from None
         else:
             arrays[name] = scale
     return alpha, tuple(arrays), tuple(arrays.values())

@@ -44,6 +44,7 @@ _GROUP = 32
 # A row of a tile along K is 64 or 128 bytes: whole sectors of memory, and all banks of shared memory with a swizzle.
 # Large tiles read least, and small ones fill the multiprocessors where the matrices are small.
 _Table = Mapping[Tiling, tuple[float, ...]]
+_Tilings = Mapping[DType, Sequence[Tiling]]
 _HALF: _Table = {
     ((128, 256, 64), (2, 4), 3): (1.020,),
     ((128, 128, 64), (2, 4), 4): (0.658,),
@@ -120,9 +121,18 @@ _CUTTING_OF = {(128, 128): 1.04, (32, 64): 1.4}
 # H200 1.2 to 1.3 times as long by 8 bytes, and 1.5 to 2.6 times by 4.
 _NARROW = 0.3
 
+# Of results that are divided by scales, also where others take too much shared memory.
+_WIDE: _Tilings = MappingProxyType(
+    {
+        t.tfloat32: (((64, 256, 16), (2, 4), 3),),
+        **dict.fromkeys((t.float16, t.bfloat16), (((64, 256, 32), (2, 4), 3),)),
+        **dict.fromkeys((t.float8_e4m3fn, t.float8_e5m2), (((64, 256, 64), (2, 4), 3),)),
+    }
+)
+
 # Of products in parts, by the type of a part: those for which NVRTC 13 spills no registers. The parts and the sums of
 # chunks take them, beside the accumulators. The formula of `StepTimes` predicts them.
-_IN_PARTS: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
+_IN_PARTS: _Tilings = MappingProxyType(
     {
         t.tfloat32: (
             ((128, 128, 16), (2, 4), 4),
@@ -163,6 +173,7 @@ class Multistage(Family):
         tilings = tuple(_STEPS_US.get(problem.compute, ())) if problem.parts is None else _IN_PARTS[problem.parts.part]
         whole = [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
         if problem.quantises:  # a tile has whole blocks of columns
+            whole += [Configuration(*x, _GROUP) for x in _WIDE.get(problem.compute, ()) if not problem.parts]
             whole = [c for c in whole if c.tile[1] // (1 + problem.is_gated) % BLOCK == 0]
         if problem.blocks:  # a step of K is of one block
             whole = [c for c in whole if BLOCK % c.tile[2] == 0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arguments import one_of
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64, int16, int32, uint8
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
@@ -273,7 +274,7 @@ def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False
     takes their results. Raises `ArgumentError` for weights that are not finite, and for scales that their type cannot
     represent.
     """
-    bits = _bits(bits)
+    bits, symmetric = _bits(bits), one_of("tw.quantize", "symmetric", symmetric, (True, False))
     values = _matrix(w, "w")
     if values.dtype.kind in "iub":
         raise ArgumentError(f"w is {values.dtype}, and tw.quantize rounds floats", help="tw.quantized packs integers")
@@ -281,7 +282,7 @@ def quantize(w: Any, bits: int = 4, group: int = 128, *, symmetric: bool = False
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)
     if not np.isfinite(values).all():
-        raise ArgumentError("w has numbers that are not finite, which no group of weights can hold")
+        raise ArgumentError("w has numbers that are not finite as float32, which no group of weights can hold")
     k, n = values.shape
     rows = check_group(group, k)
     groups = -(-k // rows)

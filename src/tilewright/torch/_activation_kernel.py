@@ -20,6 +20,12 @@ def derivative(function, order, x):
     return _FUNCTIONS[function](order, x)
 
 
+def times(function, order, x, factor):
+    """Return a derivative times a factor: relu has none below 0, whatever the factor is there."""
+    slope = derivative(function, order, x)
+    return tw.where(slope == 0, 0, factor).to(factor.dtype) if function == "relu" and order else slope * factor
+
+
 def _relu(order, x):
     # Comparisons with NaN are false: it stays NaN, and its gradient passes, as in torch.
     if order == 0:
@@ -122,9 +128,13 @@ def activate(y, x, factor, addend, function: tw.constexpr, order: tw.constexpr, 
     """Compute y = derivative(x) * factor + addend, without those that `operands` does not name; all are vectors."""
     thread, block = TILES.get_slice(tw.thread_idx.x), (tw.block_idx.x,)
     size, kind = (TILE,), tw.float64 if x.dtype == tw.float64 else tw.float32
-    found = derivative(function, order, thread.partition_S(tw.local_tile(x, size, block, guard=True)).to(kind))
+    values = thread.partition_S(tw.local_tile(x, size, block, guard=True)).to(kind)
     if "factor" in operands:
-        found = found * thread.partition_S(tw.local_tile(factor, size, block, guard=True)).to(kind)
+        found = times(
+            function, order, values, thread.partition_S(tw.local_tile(factor, size, block, guard=True)).to(kind)
+        )
+    else:
+        found = derivative(function, order, values)
     if "addend" in operands:
         found = found + thread.partition_S(tw.local_tile(addend, size, block, guard=True)).to(kind)
     part = thread.partition_D(tw.local_tile(y, size, block, guard=True))
@@ -139,6 +149,6 @@ def slopes(dx, dfactor, grad, x, factor, function: tw.constexpr, order: tw.const
     kind = tw.float64 if x.dtype == tw.float64 else tw.float32
     parts = [thread.partition_S(tw.local_tile(t[row, :], (TILE,), (tile,), guard=True)) for t in (grad, x, factor)]
     gradient, values, other = (part.to(kind) for part in parts)
-    found = gradient * other * derivative(function, order + 1, values), gradient * derivative(function, order, values)
+    found = times(function, order + 1, values, gradient * other), times(function, order, values, gradient)
     for t, slope in zip((dx, dfactor), found, strict=True):
         thread.partition_D(tw.local_tile(t[row, :], (TILE,), (tile,), guard=True))[...] = slope.to(t.dtype)

@@ -145,10 +145,14 @@ def cross_entropy(
     check_tensor("cross_entropy", "input", input)
     if reduction not in _REDUCTIONS:
         raise ArgumentError(f"reduction is {reduction!r}", help=f"one of {', '.join(_REDUCTIONS)}")
+    if input.ndim == 0:
+        raise ArgumentError("input is one number, and tw.torch.cross_entropy takes (classes,) or (batch, classes, ...)")
+    if isinstance(target, torch.Tensor) and target.dtype == torch.uint8:
+        target = target.long()
     if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.int32):
         kind = target.dtype if isinstance(target, torch.Tensor) else type(target).__name__
         raise ArgumentError(
-            f"target is {kind}, and tw.torch.cross_entropy takes numbers of classes: int64 or int32",
+            f"target is {kind}, and tw.torch.cross_entropy takes numbers of classes: int64, int32 or uint8",
             help="for probabilities of classes, use torch.nn.functional.cross_entropy",
         )
     if weight is not None and label_smoothing:
@@ -157,7 +161,7 @@ def cross_entropy(
         )
     if weight is not None:
         check_tensor("cross_entropy", "weight", weight)
-        classes = input.shape[min(input.ndim - 1, 1)] if input.ndim else 0
+        classes = input.shape[min(input.ndim - 1, 1)]
         if tuple(weight.shape) != (classes,):
             raise ArgumentError(f"weight has the shape {tuple(weight.shape)}, and there are {classes} classes")
     logits = input.movedim(1, -1) if input.ndim > 2 else input
@@ -175,7 +179,7 @@ def cross_entropy(
     kind = losses.dtype if device != "meta" and torch.is_autocast_enabled(device) else input.dtype
     if weight is not None:
         counts = target != ignore_index
-        factor = weight.to(losses.dtype)[torch.where(counts, target, 0).long()] * counts
+        factor = torch.where(counts, weight.to(losses.dtype)[torch.where(counts, target, 0).long()], 0)
         losses = losses * factor
         if reduction == "mean":
             return (losses.sum() / factor.sum()).to(kind)

@@ -148,14 +148,28 @@ def test_further_results_and_dropout(pairs: Any) -> None:
     near(most, abs(known[0]).max(-1))
 
 
-def test_a_quantised_result() -> None:
-    a, b = numbers(37, 40), numbers(40, 2 * 200)
+@pytest.mark.parametrize("dtype", [tw.float32, tw.float16, tw.float8_e4m3fn], ids=str)
+def test_a_quantised_result(dtype: tw.DType) -> None:
+    a, b = numbers(37, 48).astype(dtype.numpy), numbers(400, 48).astype(dtype.numpy).T
     y, scales = tw.matmul(a, b, epilogue=tw.gated(swish), out_dtype=tw.float8_e4m3fn, also=("scale", -1))
     x = swished(exact(a, b), "halves")
     assert scales.shape == (37, 2)
     near(scales[:, 1], abs(x[:, 128:]).max(-1) / 448, 1e-6)
     spread = np.repeat(scales, 128, -1)[:, :200]
     assert (abs(y.astype(np.float64) * spread - x) <= abs(x) * 2.0**-4 * 1.01 + spread * 2.0**-9).all()
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a", "sm_120"])
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_every_target_quantises_what_it_multiplies(arch: str, is_gated: bool) -> None:
+    for dtype in (tw.float16, tw.bfloat16, tw.float8_e4m3fn, tw.float32):
+        a, b = tw.spec(dtype, (40, 64)), tw.spec(dtype, (64, 256), (1, 64))
+        for precision in ("tf32", "ieee") if dtype is tw.float32 else (None,):
+            options: dict[str, Any] = {"epilogue": tw.gated(swish)} if is_gated else {}
+            found = tw.matmul.explain(
+                a, b, arch=arch, out_dtype=tw.float8_e4m3fn, also=("scale", -1), precision=precision, **options
+            )
+            assert found.choice is not None
 
 
 def test_integers_and_8_bit_floats() -> None:

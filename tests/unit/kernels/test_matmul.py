@@ -130,6 +130,8 @@ def test_tf32_rounds_and_ieee_does_not() -> None:
 def test_a_factor_that_no_float_holds() -> None:
     with pytest.raises(tw.ArgumentError, match="alpha or beta is an integer that no float holds"):
         tw.matmul(np.eye(4), np.eye(4), alpha=10**400)
+    with pytest.raises(tw.ArgumentError, match="scale_b is an integer that no float holds"):
+        tw.matmul(np.eye(4), np.eye(4), scale_b=10**400)
 
 
 def test_float64_keeps_alpha_and_beta_in_float64() -> None:

@@ -353,6 +353,7 @@ REFUSED = [
     (lambda: tw.quantized(W, S, np.full(S.shape, 3 + 1j)), "zero is complex128, which is not an element type"),
     (lambda: tw.quantize(np.ones((2, 2), np.complex64)), "w is complex64, which is not an element type"),
     (lambda: tw.matmul([1], BY_GROUPS), "a is a list, and its columns are taken"),
+    (lambda: tw.quantize(np.ones((2, 2), np.float32), symmetric="no"), "symmetric is True or False, got 'no'"),
     (lambda: tw.quantize(W), "w is uint8, and tw.quantize rounds floats"),
     (lambda: tw.quantize(np.full((2, 2), np.nan, np.float32)), "w has numbers that are not finite"),
     (lambda: tw.quantize(np.full((2, 2), 1e9, np.float32)), "is beyond float16"),
