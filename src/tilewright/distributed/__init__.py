@@ -7,8 +7,8 @@ all ranks in order. `tw.simulate(ranks=4).run(main)` gives such a group to `main
 # buffers             symmetric memory of one operation: a slot for each rank, flags, and how often it was used
 # products            all-gather then product, product then reduce-scatter, product then all-reduce
 # experts             grouped products of experts on several ranks: dispatch then product, product then combine
-# _exchange_kernels   what they launch beside `tw.matmul`: push, tell, await, add
-# _expert_kernels     what experts launch beside `tw.grouped_matmul`: offsets, and rows of which only devices know
+# _exchange_kernels   what they launch beside `tw.matmul`: push, tell, await, add; and what experts launch beside
+#                     `tw.grouped_matmul`: offsets, and rows of which only devices know
 
 from tilewright.distributed.buffers import ExchangeBuffer, Group
 from tilewright.distributed.experts import ExpertBuffer, dispatch_grouped_matmul, grouped_matmul_combine

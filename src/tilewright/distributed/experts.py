@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any  # Any: arrays of NumPy, CuPy or PyTorch
 
 from tilewright.arguments import given, integer, shown
-from tilewright.distributed._exchange_kernels import TILE
-from tilewright.distributed._expert_kernels import (
+from tilewright.distributed._exchange_kernels import (
     THREADS,
+    TILE,
     announce_counts,
     announce_ends,
     bound_offsets,
