@@ -18,7 +18,7 @@ if not torch.distributed.is_available():
 
 import torch.distributed as dist  # noqa: E402  # after the skip
 from tests.torch import ranks  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 from torch.distributed.tensor.parallel import (  # noqa: E402
@@ -156,6 +156,33 @@ def a_batch_of_one_is_not_divided(mesh: Any) -> None:
         assert parts[0].grad.placements == (Replicate(),)
 
 
+def uneven_parts_and_modes_of_one_are_gathered(mesh: Any) -> None:
+    """DTensor flattens no uneven parts, and expands no mode that is divided."""
+    x, w, b = torch.randn(3, 5, 4), torch.randn(5, 4), torch.randn(5, 4)
+    for places in ((Shard(1), Shard(0), Replicate()), (Shard(2), Replicate(), Shard(1))):
+        parts = [distribute_tensor(t, mesh, [p]).requires_grad_() for t, p in zip((x, w, b), places, strict=True)]
+        whole = [t.clone().requires_grad_() for t in (x, w, b)]
+        for ours, theirs, count in (
+            (tw.torch.rms_norm, functional.rms_norm, 2), (tw.torch.layer_norm, functional.layer_norm, 3),
+        ):  # fmt: skip
+            found, expected = (f(v[0], (5, 4), *v[1:count]) for f, v in ((ours, parts), (theirs, whole)))
+            assert torch.allclose(full(found), expected, atol=1e-5)
+            slopes = [torch.autograd.grad((y**2).sum(), v[:count]) for y, v in ((found, parts), (expected, whole))]
+            assert all(torch.allclose(full(one), other, atol=1e-4) for one, other in zip(*slopes, strict=True))
+    a, b, column = torch.randn(4, 6), torch.randn(6, 2), torch.randn(4, 1)
+    for given in ({"residual": column, "epilogue": "relu"}, {"gate": column, "epilogue": "swiglu"}):
+        name = next(iter(given))
+        parts = [distribute_tensor(t, mesh, [p]).requires_grad_()
+                 for t, p in ((a, Replicate()), (b, Replicate()), (column, Shard(1)))]  # fmt: skip
+        whole = [t.clone().requires_grad_() for t in (a, b, column)]
+        found, expected = (
+            tw.torch.matmul(v[0], v[1], **{**given, name: v[2]}, precision="ieee") for v in (parts, whole)
+        )
+        assert torch.allclose(full(found), expected, atol=1e-5)
+        slopes = [torch.autograd.grad((y**2).sum(), v) for y, v in ((found, parts), (expected, whole))]
+        assert all(torch.allclose(full(one), other, atol=1e-4) for one, other in zip(*slopes, strict=True))
+
+
 def devices_drop_the_same(mesh: Any) -> None:
     """Seeds come from one device of the mesh, whatever the others' generators are set to."""
     torch.manual_seed(dist.get_rank())
@@ -264,6 +291,7 @@ def two_ranks(folder: Path) -> None:
     compare(mesh, SEQUENCE_PLAN, distribute_tensor(torch.randn(2, 4, 8), mesh, [Shard(1)]), 12, patch_first=False)
     operators_take_dtensors(mesh)
     a_batch_of_one_is_not_divided(mesh)
+    uneven_parts_and_modes_of_one_are_gathered(mesh)
     devices_drop_the_same(mesh)
     gradients_of_attention(mesh)
     losses_of_parts(mesh)
@@ -290,6 +318,11 @@ def four_ranks(folder: Path) -> None:
             tw.torch.patch(model)
         parallelize_module(model, both["tensor"], PLAN)
         fully_shard(model, mesh=both["data"])
+
+    some = DeviceMesh("cpu", [0, 1])
+    outside = distribute_tensor(torch.ones(4, 6), some, [Shard(0)], src_data_rank=None)
+    dropped = tw.torch.dropout(outside, 0.5)  # nothing where the rank has no part
+    assert dropped.shape == outside.shape
 
     x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(both["data"].get_local_rank()))
     expected, found = (outcome(lambda model, p=p: divided(model, p), x, 12) for p in (False, True))

@@ -17,7 +17,7 @@ from tilewright.torch._activation_kernel import FUNCTIONS, finish, finish_pair
 from tilewright.torch.activations import activation, both_of, gate_backward
 from tilewright.torch.dropout import dropout_operator, seed_for
 from tilewright.torch.operators import op
-from tilewright.torch.sharding import Way, partial, replicated, shard, sharded_like, sums
+from tilewright.torch.sharding import Way, expanded, partial, replicated, shard, sharded_like, sums
 
 Epilogue = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 Pairs = Literal["halves", "interleaved"]
@@ -436,10 +436,10 @@ def matmul(
         return found.squeeze(-2) if a.ndim == 1 else found
     if epilogue is not None and torch.is_grad_enabled() and any(x.requires_grad for x in operands):
         found = matmul_operator(left, right, bias, None, None, "", out_dtype, precision or "")
-        after = None if residual is None else residual.to(found.dtype).expand_as(found)
+        after = None if residual is None else expanded(residual.to(found.dtype), found)
         addend = None if dropout else after
         if gate is not None:
-            found = activation(gate.to(found.dtype).expand_as(found), found, addend, "silu", 0)
+            found = activation(expanded(gate.to(found.dtype), found), found, addend, "silu", 0)
         else:
             found = activation(found, None, addend, epilogue, 0)
         if key is not None:

@@ -10,7 +10,7 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.torch.operators import op
-from tilewright.torch.sharding import Way, partial, replicated, shard, sharded_like, sums
+from tilewright.torch.sharding import Way, partial, replicated, shard, sharded_like, sums, whole_along
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -378,7 +378,12 @@ def _rows(function: str, input: torch.Tensor, normalized_shape: Any, vectors: di
             check_tensor(function, name, vector)
             if tuple(vector.shape) != shape:
                 raise ArgumentError(f"{name} has the shape {tuple(vector.shape)}, and normalized_shape is {shape}")
-    return input.flatten(-len(shape)) if len(shape) > 1 else input
+    count = len(shape)
+    return whole_along(input, range(input.ndim - count, input.ndim)).flatten(-count) if count > 1 else input
+
+
+def _vector(x: torch.Tensor | None) -> torch.Tensor | None:
+    return x if x is None or x.ndim == 1 else whole_along(x, range(x.ndim)).flatten()
 
 
 def rms_norm(
@@ -402,7 +407,7 @@ def rms_norm(
     """
     rows = _rows("rms_norm", input, normalized_shape, {"weight": weight})
     number = torch.finfo(_number_type(input)).eps if eps is None else eps
-    y, _ = rms_norm_operator(rows, None if weight is None else weight.flatten(), number)
+    y, _ = rms_norm_operator(rows, _vector(weight), number)
     return y if rows is input else y.reshape(input.shape)  # FSDP warns of views
 
 
@@ -424,8 +429,7 @@ def layer_norm(
     Raises `ArgumentError` as that does.
     """
     rows = _rows("layer_norm", input, normalized_shape, {"weight": weight, "bias": bias})
-    factor, addend = (None if v is None else v.flatten() for v in (weight, bias))
-    y, _, _ = layer_norm_operator(rows, factor, addend, eps)
+    y, _, _ = layer_norm_operator(rows, _vector(weight), _vector(bias), eps)
     return y if rows is input else y.reshape(input.shape)
 
 

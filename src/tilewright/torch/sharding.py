@@ -57,12 +57,25 @@ def all_dtensors(gradients: Sequence[Any]) -> Sequence[Any]:
 
 def agreed(x: Any, like: Any) -> Any:
     """Return x, which each device of a mesh may have drawn: where `like` is a DTensor, that of the first device."""
-    if is_dtensor(like):
+    if is_dtensor(like) and like.device_mesh.get_coordinate() is not None:
         from torch.distributed import _functional_collectives as collectives
 
         for mode in range(like.device_mesh.ndim):
             x = collectives.wait_tensor(collectives.broadcast(x, 0, (like.device_mesh, mode)))
     return x
+
+
+def whole_along(x: Any, modes: Sequence[int]) -> Any:
+    """Return a tensor that no device has only a part of along some modes, for which torch refuses uneven parts."""
+    if not is_dtensor(x):
+        return x
+    placements = [replicated() if getattr(p, "dim", -1) in modes else p for p in x.placements]
+    return x if placements == [*x.placements] else x.redistribute(placements=placements)
+
+
+def expanded(x: Any, like: Any) -> Any:
+    """Return x broadcast to the shape of another tensor."""
+    return whole_along(x, [n for n, extent in enumerate(x.shape) if extent == 1]).expand_as(like)
 
 
 def is_taken_by_torch(overload: Any) -> bool:
