@@ -107,6 +107,24 @@ def test_a_kernel_that_waits_runs_behind_one_of_another_rank_that_does_not() -> 
     tw.simulate(ranks=2).run(main)
 
 
+@pytest.mark.parametrize("meets", [False, True])
+@pytest.mark.parametrize("tells", [False, True])
+def test_some_ranks_wait_for_others_that_have_ended_or_wait_to_meet(meets: bool, tells: bool) -> None:
+    def main(rank: Rank) -> None:
+        flag = rank.symmetric(1, tw.int32)
+        if rank.rank == 2:
+            for other in range(2 if tells else 1):
+                set_flag[1, 1](flag.at(other))
+        else:
+            await_flag[1, 1](flag.local)
+        if meets:
+            rank.barrier()
+
+    with tw.simulate(ranks=3, raise_errors=False) as run:
+        run.run(main)
+    assert [(found.kind, found.rank) for found in run.findings] == ([] if tells else [("deadlock", 1)])
+
+
 def test_an_access_beyond_the_array_of_a_rank_is_out_of_bounds_though_memory_is_there() -> None:
     @tw.kernel
     def beyond(x):

@@ -192,9 +192,10 @@ class Group:
                 groups.setdefault(rank.request.kernel, []).append(rank)
         if not groups:
             return self._meet(waiting)
-        # Kernels that wait for nobody run first: others may wait for what they write.
+        # Kernels that wait for nobody run first: others may wait for what they write. Then what one kernel waits for is
+        # there, or never comes: who has ended, or waits to meet, writes no more.
         free = [kernel for kernel in groups if not self.waits(kernel)]
-        if not free and (len(groups) > 1 or len(waiting) < self.size or sum(map(len, groups.values())) < self.size):
+        if not free and len(groups) > 1:
             self._refuse(waiting)
         done: list[Rank] = []
         for kernel in free or list(groups):
