@@ -22,7 +22,7 @@ CONSTRUCTS = {
                  "use a variable that says whether the loop was left"),
     "while else": ("while x[0] > 1:\n        pass\n    else:\n        pass", "else after a loop",
                    "use a variable that says whether the loop was left"),
-    "walrus": ("while (n := x[0]) > 1:\n        pass", "an assignment (:=) in a condition that may not be computed",
+    "walrus": ("while x[1] > 0 and (n := x[0]) > 1:\n        pass", "an assignment (:=) in a condition that may not be computed",
                "assign on a line of its own"),
     "async def": ("async def inner():\n        pass", "async def", "use def"),
     "jump out of with": ("with x:\n        return", "a jump out of a with block", "end the block before the jump"),

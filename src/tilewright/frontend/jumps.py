@@ -44,6 +44,8 @@ class JumpRemover:
             body.append(ast.copy_location(ast.Return(ast.Constant(None)), body[-1]))
         first, last = body[0], body[-1]
         loops = [s for s in ast.walk(ast.Module(body, [])) if isinstance(s, Loop)]
+        for loop in loops:
+            _assign_in_body(loop)
         returns_in_loop = any(any(_returns(loop.body)) for loop in loops)
         result = self._lower(body, None, ())
         if returns_in_loop:
@@ -135,6 +137,14 @@ def _first_line(statement: ast.stmt) -> ast.stmt:
     place = ast.copy_location(ast.Pass(), statement)
     place.end_lineno, place.end_col_offset = statement.lineno, statement.col_offset + 1
     return place
+
+
+def _assign_in_body(loop: ast.stmt) -> None:
+    """Turn `while (x := f()) > 0` into `while True`, which a first `if not (x := f()) > 0: break` leaves."""
+    if isinstance(loop, ast.While) and any(isinstance(n, ast.NamedExpr) for n in ast.walk(loop.test)):
+        leave = ast.If(ast.UnaryOp(ast.Not(), loop.test), [ast.Break()], [])
+        loop.body.insert(0, ast.fix_missing_locations(ast.copy_location(leave, loop.test)))
+        loop.test = ast.copy_location(ast.Constant(True), loop.test)
 
 
 def _assign(name: str, value: ast.expr, place: ast.stmt) -> ast.stmt:

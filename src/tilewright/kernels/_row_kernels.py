@@ -1,4 +1,4 @@
-"""Functions of rows: softmax, RMS norm, layer norm; device code, traced into kernels.
+"""Functions of rows: softmax, RMS norm, layer norm, rotary embedding; device code, traced into kernels.
 
 A row is the last mode of an array, and all modes before it count rows. The threads along x of a block share a row, and
 those along y have rows of their own. A thread takes `tiles`' vector of neighbouring elements, and goes on by what the
@@ -12,6 +12,7 @@ import math
 import sys
 
 import tilewright as tw
+from tilewright.kernels._permute_kernels import matrix_of
 
 LOG2E = math.log2(math.e)
 LOWEST = {tw.float32: -(2.0**128 - 2.0**104), tw.float64: -sys.float_info.max}
@@ -194,3 +195,26 @@ def put_number(numbers, at, value):
     """Store a number of a row by one of its threads; `numbers` may be None."""
     if numbers is not None and tw.thread_idx.x == 0:
         tw.guarded(numbers)[at] = value
+
+
+@tw.kernel
+def rotate(y, x, cos, sin, each: tw.constexpr, is_interleaved: tw.constexpr, is_inverse: tw.constexpr):
+    """Turn the pairs of rows by the angles of rows (pairs,): `each` neighbouring pairs a thread.
+
+    Rows of x and y are (pairs, 2); if pairs are neighbours, (2 pairs,), so that accesses are of whole vectors.
+    """
+    at, kind = row_number(), wide(x.dtype)
+    part = tw.block_idx.y * tw.block_dim.x + tw.thread_idx.x
+    c, s = (tw.local_tile(matrix_of(t, at, 1), (each,), part).to(kind) for t in (cos, sin))
+    if is_interleaved:
+        source, target = (tw.local_tile(matrix_of(t, at, 1), (2 * each,), part) for t in (x, y))
+    else:
+        source, target = (tw.local_tile(matrix_of(t, at, 2), (each, 2), (part, 0)) for t in (x, y))
+    values = source.to(kind)
+    turned = tw.fragment_like(values)
+    if is_inverse:
+        s = -s
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if is_interleaved else ((..., 0), (..., 1))
+    turned[first] = values[first] * c - values[second] * s
+    turned[second] = values[second] * c + values[first] * s
+    target[...] = turned

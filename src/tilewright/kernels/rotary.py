@@ -7,7 +7,7 @@ from typing import Any  # Any: arrays of any library
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.errors import ArgumentError
-from tilewright.kernels._rotary_kernels import rotate
+from tilewright.kernels._row_kernels import rotate
 from tilewright.kernels.arrangement import broadcast_strides
 from tilewright.kernels.operands import Operand, Shape, check_together, join_modes, launcher, read, result
 from tilewright.kernels.repeats import repeating

@@ -113,6 +113,37 @@ def test_a_loop_that_surely_runs_gives_first_values_before_its_break():
     compiles(find, zeros(4), x, 3)
 
 
+def test_a_condition_of_while_may_assign():
+    @tw.function
+    def first_at_most(x, least):
+        n = 0
+        while (v := x[n]) > least:
+            if v == 9:
+                return -n
+            n += 1
+        return v
+
+    @tw.kernel
+    def count(out, x, most: tw.constexpr):
+        i, total, steps = 0, 0, 0
+        while (v := x[i]) > 0 and i < 4:
+            i += 1
+            if v == 3:
+                continue
+            total += v
+        out[0], out[1], out[2], out[3] = total, v, i, first_at_most(x, 1)
+        while (steps := steps + 1) < most:  # known while tracing
+            pass
+        out[4] = steps
+
+    for values, expected in (
+        ([5, 2, 3, -1, 7], [7, -1, 3, -1, 8]), ([1, 2, 4, 8, 16], [15, 16, 4, 1, 8]), ([0, 1, 1, 1, 1], [0, 0, 0, 0, 8]),
+        ([2, 9, 0, 5, 5], [11, 0, 2, -1, 8]),
+    ):  # fmt: skip
+        assert run(count, zeros(5), np.array(values, np.int32), 8).tolist() == expected
+    compiles(count, zeros(5), np.zeros(5, np.int32), 8)
+
+
 def test_what_comes_behind_a_break_may_have_no_value():
     @tw.kernel
     def behind(out, x):
