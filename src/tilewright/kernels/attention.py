@@ -112,8 +112,9 @@ class Problem:
         shape, strides = x.shape, x.info.strides
         if self.is_ragged:
             shape, strides = (1, shape[1], shape[0], shape[2]), (0, strides[1], strides[0], strides[2])
-        # What an extent of 1 has for a stride means nothing: it is one that aligns.
-        steps = (s if n > 1 else VECTOR_BYTES for n, s in zip(shape[:3], strides[:3], strict=True))
+        # What an extent of 1 has for a stride means nothing, where it does not align.
+        size, row = x.dtype.bytes, -(-shape[3] // VECTOR_BYTES) * VECTOR_BYTES
+        *steps, _ = (s if n > 1 or s * size % VECTOR_BYTES == 0 else row for n, s in zip(shape, strides, strict=True))
         return x.view(shape, (*steps, strides[3]))
 
     def numbers(self, x: Operand) -> View:
