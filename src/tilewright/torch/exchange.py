@@ -483,8 +483,9 @@ def _told(group: Any, x: object, count: int) -> Iterator[None]:
     try:
         yield
     except ArgumentError:
-        device = x.device.type if isinstance(x, torch.Tensor) else None
-        if group.size() > 1 and (device or dist.get_backend(group)) in (_COMPARED_EACH_TIME, "gloo"):
+        backend = str(dist.get_backend(group))  # one for each device, it may be
+        device = x.device.type if isinstance(x, torch.Tensor) else _COMPARED_EACH_TIME if backend == "gloo" else None
+        if group.size() > 1 and device == _COMPARED_EACH_TIME and "gloo" in backend:
             numbers_of_all(torch.full((count,), _REFUSED), group)
         raise
 
