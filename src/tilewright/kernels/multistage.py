@@ -121,7 +121,8 @@ _CUTTING_OF = {(128, 128): 1.04, (32, 64): 1.4}
 # H200 1.2 to 1.3 times as long by 8 bytes, and 1.5 to 2.6 times by 4.
 _NARROW = 0.3
 
-# Of results that are divided by scales, also where others take too much shared memory.
+# Of results that are divided by scales, beside those of the table that take too much shared memory, or where none has a
+# width for them. The formula of `StepTimes` predicts them.
 _WIDE: _Tilings = MappingProxyType(
     {
         t.tfloat32: (((64, 256, 16), (2, 4), 3),),
