@@ -33,7 +33,7 @@ def multiply_weights_by_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *op
     beside = [tw.shared(x.dtype, plan.smem_groups) for x in parts]
     sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
     ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS // plan.shares, bytes=plan.stage_bytes)
-    peers = Peers(plan, sX) if plan.peers > 1 else None
+    peers = Peers(plan, (sX, sW)[plan.lender]) if plan.peers > 1 else None
     meet(plan)  # the barriers are there
     if plan.begins_early:
         tw.grid_dependency_wait()  # up to here this ran beside the launch before

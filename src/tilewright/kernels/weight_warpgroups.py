@@ -154,6 +154,16 @@ class WarpgroupPlan(WeightPlan):
         return self.owners == self.peers == 2
 
     @property
+    def lender(self) -> int | None:
+        """What has stages that hold the sums that peers send, x (0) or the weights (1); None where neither has.
+
+        Sums come only to those of x: threads have read the weights, and not wgmma alone.
+        """
+        words = CHUNK * self.tokens // 2, 0 if self.lends else self.block_tiles * self.weights.words
+        sums = self.columns * self.tokens
+        return next((n for n, each in enumerate(words) if self.stages * self.span * each >= sums), None)
+
+    @property
     def begins_early(self) -> bool:
         """Whether blocks prepare while the launch before runs."""
         return self.lends or self.tokens <= _EARLY_ROWS
@@ -259,7 +269,8 @@ class WeightWarpgroups(WeightFamily):
         assert isinstance(configuration, WarpgroupConfiguration), configuration
         plan = warpgroup_plan(problem, configuration)
         rejection = None
-        if plan.shared_bytes + _SPARE_BYTES > arch.shared_bytes_optin or plan.stages < 2 * plan.shares:
+        lacks_room = plan.peers > 1 and plan.lender is None
+        if lacks_room or plan.shared_bytes + _SPARE_BYTES > arch.shared_bytes_optin or plan.stages < 2 * plan.shares:
             rejection = lack_of_shared(plan.shared_bytes, arch)
         return Resources(plan.shared_bytes, plan.columns * plan.tokens // 256, rejection)
 

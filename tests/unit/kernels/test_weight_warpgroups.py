@@ -72,6 +72,7 @@ CASES = [
     (8, 128, 70, 40, 2056, np.float16, "one", 128, 128, 4, None),  # two of four blocks
     (4, 128, 50, 72, 1032, BF16, "each", 64, 128, 2, None),  # two blocks add up the sums of 32 rows each
     (4, 32, 20, 136, 1032, np.float16, "none", 32, 128, 2, np.float32),  # of 16 rows
+    (8, 64, 13, 40, 4100, BF16, "each", 16, 256, 8, np.float32),  # sums that wait in stages of the weights
     (4, 128, 8, 40, 3500, BF16, "none", 8, 128, 1, None),  # more iterations than stages: each is filled again
 ]
 
@@ -130,15 +131,19 @@ def test_weights_are_rounded_once_if_that_is_asked_for(compute: Any, case: int) 
     assert (np.abs(found - wide @ full) <= (rounding + k * 2.0**-24) * sums).all()
 
 
-@pytest.mark.parametrize("m", [8, 32, 64, 128])
-def test_stages_of_x_hold_what_blocks_send_each_other(m: int) -> None:
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("m", [8, 16, 32, 64, 128])
+def test_stages_hold_what_blocks_send_each_other(m: int, bits: int) -> None:
     """A tile's sums leave from there, or those of a half do and as many come; also of wide tiles with few stages."""
-    problem = problem_of(tw.bfloat16, 8, 32, m)
+    problem = problem_of(tw.bfloat16, bits, 32, m, 1000)
     wide = replace(problem, weights=replace(problem.weights, scale=tw.float32))
     plans = [warpgroup_plan(one, c) for one in (problem, wide) for c in configurations(one)]
-    sizes = [(tw.size(plan.smem_x) * 2, plan.columns * plan.tokens * 4) for plan in plans if plan.peers > 1]
-    assert len(sizes) >= 2 and all(room >= sums for room, sums in sizes), sizes
+    rooms = [(tw.size(p.smem_x) * 2, tw.size(p.smem_w) * 4)[p.lender] for p in plans if p.peers > 1]
+    sizes = [plan.columns * plan.tokens * 4 for plan in plans if plan.peers > 1]
+    assert len(sizes) >= 2 and all(room >= sums for room, sums in zip(rooms, sizes, strict=True)), (rooms, sizes)
     assert any(plan.lends for plan in plans) == (m >= 32)
+    assert all(plan.lender == 0 for plan in plans if plan.lends)
+    assert any(plan.lender == 1 for plan in plans) == (m in (16, 32, 64) and bits == 8)
 
 
 def test_consumers_that_share_k_have_two_stages_each() -> None:
