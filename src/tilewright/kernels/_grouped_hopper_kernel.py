@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright.kernels._grouped_kernel import Ends, part_of
 from tilewright.kernels._hopper_kernel import Order
 from tilewright.kernels._hopper_results_kernel import of_part, results_buffer, store_rows
-from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+from tilewright.kernels.hopper_plan import CONSUMER_REGISTERS, CONSUMERS, PRODUCER_REGISTERS, ROWS, WARPGROUP
 
 _CUTTERS = 3  # the named barrier of both consumers; those of one have the numbers 1 and 2
 
@@ -67,6 +67,10 @@ class Products:
             return tw.ceil_div(self.depth(), depth)
         return tw.where(group < self.groups, tw.ceil_div(self.k, depth), 0)
 
+    def left(self, row):
+        """Return how many rows of a ragged M the group has from a row of tiles on."""
+        return self.ends.end - self.ends.begin - row * self.plan.plan.tile[0]
+
     def depth(self):
         """Return how many indices of a ragged K the group has."""
         return self.ends.end - self.ends.begin
@@ -85,10 +89,17 @@ def bring(plan, products, state, A, B, sA, sB):
         else:
             rows = tw.domain_offset((0, first), tw.guarded(A[:, :, 0]))
             columns, matrix = tw.domain_offset((0, first, 0), tw.guarded(B)), 0
+        is_half = plan.skips and products.left(row) <= ROWS
+        bytes = tw.where(is_half, own.stage_bytes - ROWS * k * A.dtype.bytes, own.stage_bytes)
         for k_tile in range(products.steps(group)):
-            with state.fill() as (stage, full):
-                tile = tw.local_tile(rows, (m, k), (row, k_tile))
-                tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
+            with state.fill(bytes) as (stage, full):
+                if is_half:
+                    tile = tw.local_tile(rows, (ROWS, k), (row * CONSUMERS, k_tile))
+                    half = tw.local_tile(sA[:, :, stage], (ROWS, k), (0, 0))
+                    tw.copy(tw.atoms.SM90_TMA_LOAD, tile, half, barrier=full)
+                else:
+                    tile = tw.local_tile(rows, (m, k), (row, k_tile))
+                    tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sA[:, :, stage], barrier=full)
                 tile = tw.local_tile(columns, (n, k, 1), (column, k_tile, matrix))[:, :, 0]
                 tw.copy(tw.atoms.SM90_TMA_LOAD, tile, sB[:, :, stage], barrier=full)
 
@@ -105,7 +116,13 @@ def cooperate(plan, products, ring, sA, sB, sD, D):
     acc = tw.registers(own.mma.atom.dtype_c, own.mma.partition_shape(own.tile[:2], "C"))
     state = ring.consumer(behind=1)
     for group, row, column in products.tiles:
-        multiply(plan, products, state, tA, tB, sA, sB, acc, products.steps(group))
+        steps = products.steps(group)
+        if plan.skips and products.left(row) <= consumer * ROWS:
+            for _k_tile in range(steps):
+                with state.read():
+                    pass  # the other one's
+        else:
+            multiply(plan, products, state, tA, tB, sA, sB, acc, steps)
         tw.wgmma_wait(0)
         state.release()
         finish(plan, products, acc, sD, D, (row, column, group), consumer)

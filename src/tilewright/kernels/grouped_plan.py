@@ -20,7 +20,8 @@ class GroupedPlan:
     """Which mode is ragged, in which order tiles come, and a tile's plan.
 
     For lists of matrices: element types of D, A and B, their unit modes and least alignments. For the Hopper kernel:
-    the contiguous modes of A and B. `fills` says whether results after the last offset become 0.
+    the contiguous modes of A and B, and whether it `skips` the rows that a tile has and its group has not. `fills` says
+    whether results after the last offset become 0.
     """
 
     ragged: Ragged
@@ -31,6 +32,7 @@ class GroupedPlan:
     alignments: tuple[int, ...] = ()
     majors: tuple[str, ...] = ()
     fills: bool = True
+    skips: bool = False
 
     @property
     def rest(self) -> int:

@@ -242,18 +242,12 @@ class _State:
 class ProducerState(_State):
     """The position in a ring of the thread that fills its stages."""
 
-    def fill(self) -> ProducerState:
-        """Wait for an empty stage and announce its bytes: `with state.fill() as (stage, full):` copies to it."""
-        return self
+    def fill(self, bytes: Any = None) -> Filling:  # Any: an integer of host or device
+        """Wait for an empty stage and announce its bytes: `with state.fill() as (stage, full):` copies to it.
 
-    def __enter__(self) -> tuple[Any, MBarrier]:
-        self.ring.empty[self.stage].wait(self.phase ^ 1)
-        full = self.ring.full[self.stage]
-        full.arrive_expect_tx(self.ring.bytes)
-        return self.stage, full
-
-    def __exit__(self, *error: object) -> None:
-        self.advance()
+        They are the ring's, or `bytes` where not all of the stage is filled.
+        """
+        return Filling(self, self.ring.bytes if bytes is None else bytes)
 
     def drain(self) -> None:
         """Wait until consumers have released all stages, those in other blocks of the cluster too.
@@ -267,6 +261,23 @@ class ProducerState(_State):
             self.ring.empty[stage].wait(select(stage < self.stage, self.phase, self.phase ^ 1))
 
         loop(0, self.ring.stages, 1, wait, unroll=1, name="stage")
+
+
+class Filling:
+    """The next stage of a producer, while copies to it begin."""
+
+    def __init__(self, state: ProducerState, bytes: Any) -> None:
+        self.state, self.bytes = state, bytes
+
+    def __enter__(self) -> tuple[Any, MBarrier]:
+        state, ring = self.state, self.state.ring
+        ring.empty[state.stage].wait(state.phase ^ 1)
+        full = ring.full[state.stage]
+        full.arrive_expect_tx(self.bytes)
+        return state.stage, full
+
+    def __exit__(self, *error: object) -> None:
+        self.state.advance()
 
 
 class ConsumerState(_State):

@@ -20,6 +20,7 @@ from typing import Any
 from tilewright.dtypes import FLOAT8, DType, bfloat16, float16
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Space, Value, VectorType
+from tilewright.ir.fold import identity_of
 from tilewright.ir.ops import Pack
 from tilewright.layout import ComposedLayout, Layout, make_layout_like
 from tilewright.layout.layouts import flat_modes
@@ -29,7 +30,6 @@ from tilewright.tensors.broadcasting import broadcast_layout, broadcast_shapes
 from tilewright.trace.edges import copy_guarded, fill_guarded
 from tilewright.trace.element_loops import Computation, Function, loop_for, way_through
 from tilewright.trace.scalar import Scalar, as_scalar
-from tilewright.trace.terms import identity_of
 from tilewright.trace.tracer import current
 from tilewright.trace.walks import common_walk, convert_float8, each_step, place, widest
 

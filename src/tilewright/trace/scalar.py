@@ -24,6 +24,7 @@ from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
+from tilewright.ir.fold import linear_terms
 from tilewright.ir.ops import (
     APPROXIMATE_KINDS,
     Assert,
@@ -42,7 +43,6 @@ from tilewright.trace.literals import MIRRORED, in_integers, is_numpy, not_compa
 from tilewright.trace.literals import default_type as default_type
 from tilewright.trace.literals import is_numpy_number as is_numpy_number
 from tilewright.trace.literals import rounded as rounded
-from tilewright.trace.terms import linear_terms
 from tilewright.trace.tracer import current, require_multiple
 from tilewright.trace.undecided import Undecided
 

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.one_family import only_grouped
 from tests.helpers.slow import examples
 
 import tilewright as tw
@@ -20,6 +23,7 @@ from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.kernels.model import Machine
 from tilewright.kernels.problem import Operand, types_of
 
+BF16 = ml_dtypes.bfloat16
 H200, FAMILY = Machine.of(Arch.parse("sm_90a")), GroupedHopper()
 
 
@@ -35,9 +39,10 @@ def compiled() -> Iterator[Any]:
     for ragged, majors in (("M", "KK"), ("M", "KM"), ("K", "MM")):
         for odd in (False, True):
             for c in FAMILY.configurations(problem_of(ragged, 4096, 4096, 4096, majors), H200):
-                quick = majors in ("KM", "MM") and not odd and c.tile[:2] == (128, 256)
-                name = f"{ragged}, {majors}, {c}{', odd rows' * odd}"
-                yield pytest.param(ragged, majors, odd, c, marks=() if quick else pytest.mark.slow, id=name)
+                for rows in (4096, 512)[: 1 + (ragged == "M" and not c.is_ping_pong and c.tile[0] == 128)]:
+                    quick = majors in ("KM", "MM") and not odd and c.tile[:2] == (128, 256)
+                    name = f"{ragged}, {majors}, {c}{', odd rows' * odd}{', few' * (rows < 4096)}"
+                    yield pytest.param(ragged, majors, odd, rows, c, marks=() if quick else pytest.mark.slow, id=name)
 
 
 def arguments_of(problem: RaggedProblem, odd: bool = False) -> list[Any]:
@@ -53,10 +58,10 @@ def arguments_of(problem: RaggedProblem, odd: bool = False) -> list[Any]:
     return [matrix(m, n, "K", per_d, odd), a, b, tw.spec(tw.int32, (groups,))]
 
 
-@pytest.mark.parametrize(("ragged", "majors", "odd", "configuration"), list(compiled()))
-def test_nothing_spills(ragged: Any, majors: str, odd: bool, configuration: HopperConfiguration) -> None:
+@pytest.mark.parametrize(("ragged", "majors", "odd", "rows", "configuration"), list(compiled()))
+def test_nothing_spills(ragged: Any, majors: str, odd: bool, rows: int, configuration: HopperConfiguration) -> None:
     """Neither do products wait for each other, which ptxas would tell."""
-    problem = problem_of(ragged, 4096, 4088, 4080, majors)
+    problem = problem_of(ragged, rows, 4088, 4080, majors)
     if odd:
         problem = replace(problem, d=Operand(tw.bfloat16, "MN", 2))
     launcher, plan = FAMILY.launch(problem, configuration, H200.arch)
@@ -64,6 +69,20 @@ def test_nothing_spills(ragged: Any, majors: str, odd: bool, configuration: Hopp
         warnings.simplefilter("error")
         found = launcher.resources(*arguments_of(problem, odd), plan, arch="sm_90a")
     assert not found.spills and found.local_bytes == 0, found
+
+
+@pytest.mark.parametrize("rows", [(20, 40, 120, 20), (20, 40, 140, 400)])
+def test_rows_that_few_groups_have_are_all_that_is_read_and_multiplied(rows: tuple[int, ...]) -> None:
+    """Of a tile with 64 rows or fewer the half that one consumer has; with more rows a group the tiles are whole."""
+    total, (n, k), unit = sum(rows), (72, 72), 64 if sum(rows) <= 128 * len(rows) else 128
+    a, b = np.ones((total, k), BF16), np.ones((len(rows), n, k), BF16).transpose(0, 2, 1)
+    ends = np.cumsum(rows).astype(np.int32)
+    with only_grouped(HopperConfiguration((128, 64, 64), (8, 1), 3, 2, blocks=2)), tw.simulate(profile=True) as run:
+        tw.grouped_matmul(a, b, ends, out_dtype=tw.float32)
+    found, whole, tiles = run.profile.total, [-(-r // unit) * unit for r in rows], sum(-(-r // 128) for r in rows)
+    reached = [min(w, total - end + r) for w, r, end in zip(whole, rows, ends.tolist(), strict=True)]  # in the array
+    assert found.bulk_moved["load"] == 2 * k * 2 * sum(reached) + tiles * n * k * 2
+    assert found.products == 2 * 2 * 4 * sum(whole) // 64  # of two columns of tiles, two tiles of K with 4 of 16 each
 
 
 @pytest.mark.parametrize("arch", [a for a in ARCHES if a != "sm_90a"])

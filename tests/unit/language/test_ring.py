@@ -52,6 +52,40 @@ def test_one_stage_behind_is_a_deadlock() -> None:
 
 
 @tw.kernel
+def halves(out, x, announced: tw.constexpr):
+    """Odd rows have only their first half copied to a stage; what is announced of them is `announced` bytes."""
+    smem = tw.shared(tw.float32, tw.Layout((32, 2), (1, 32)))
+    ring = tw.pipeline(2, consumers=1, bytes=128)
+    tw.sync_threads()
+    n = x.shape[0]
+    if tw.warp_id() == 1:
+        if tw.elect_one():
+            state = ring.producer()
+            for i in range(n):
+                with state.fill(tw.where(i % 2 == 1, announced, 128)) as (stage, full):
+                    row = tw.guarded(x)[i, :]
+                    if i % 2 == 1:
+                        tw.copy(LOAD, tw.local_tile(row, (16,), (0,)), smem[:16, stage], barrier=full)
+                    else:
+                        tw.copy(LOAD, tw.local_tile(row, (32,), (0,)), smem[:, stage], barrier=full)
+    else:
+        state = ring.consumer()
+        for i in range(n):
+            with state.read() as stage:
+                out[i, tw.lane_id()] = smem[tw.where(i % 2 == 1, tw.lane_id() % 16, tw.lane_id()), stage]
+
+
+def test_a_stage_is_filled_in_part() -> None:
+    x, out = np.arange(5 * 32, dtype=np.float32).reshape(5, 32), np.zeros((5, 32), np.float32)
+    halves[1, 64](out, x, 64)
+    wanted = x.copy()
+    wanted[1::2, 16:] = x[1::2, :16]
+    assert (out == wanted).all()
+    with pytest.raises(tw.CheckError, match="deadlock"):
+        halves[1, 64](out, x, 128)
+
+
+@tw.kernel
 def neighbours(out, x, stages: tw.constexpr, late: tw.constexpr):
     """out[i] = x[i] + x[i + 1]: two rows are held at a time, and overlap without being nested."""
     smem = tw.shared(tw.float32, tw.Layout((32, stages), (1, 32)))
