@@ -34,7 +34,7 @@ class Peers:
         if buffer is None:
             self.sent = tw.shared(dtype, layout(leaving))
         else:
-            self.sent = tw.Tensor(buffer.recast(dtype).engine, layout(self.first + leaving))
+            self.sent = tw.make_tensor(buffer.recast(dtype).engine, layout(self.first + leaving))
         self.sums = self.sent
         if not plan.lends:
             self.sums = tw.shared(dtype, layout(self.others))

@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms.copy import CacheHints
 from tilewright.dtypes import OPERANDS, DType, bool_, int32, int64, uint32
-from tilewright.errors import LanguageError
+from tilewright.errors import LanguageError, LayoutError
 from tilewright.ir.core import Buffer, GridLimit, Space, Value, VectorType
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Allocate, AtRank, Inside, Load, Special, Store
@@ -322,10 +322,18 @@ class BufferEngine(Refused):
         return dataclasses.replace(self, buffer=view_of(self.buffer, dtype), start=scaled)
 
     def for_layout(self, layout: Any) -> BufferEngine:  # Any: a layout
-        """Return the engine of a tensor of a layout: at an address, offsets that may be large are computed in int64."""
+        """Return the engine of a tensor of a layout: at an address, offsets that may be large are computed in int64.
+
+        Raises `LayoutError` for a layout that reaches beyond shared memory or registers.
+        """
+        reach, start, size = cosize(layout) if layout.is_static else None, self.start, self.buffer.size
         if not self.buffer.is_pointed:
+            if isinstance(size, int) and isinstance(reach, int) and isinstance(start, int) and start + reach > size:
+                raise LayoutError(
+                    f"layout {layout} reaches {reach} elements, {self} has {size - start}",
+                    help="use a layout whose cosize is at most that",
+                )
             return self
-        reach = cosize(layout) if layout.is_static else None
         small = isinstance(reach, int) and reach < 2**31
         return dataclasses.replace(self, index_type=int32 if small else int64)
 

@@ -274,3 +274,22 @@ def test_windows_that_overlap_by_single_elements_are_copied_by_them(shape, strid
         out = aligned(np.zeros(whole.size, element))
         kernel[1, 1](tw.static(out), tw.static(x))
         assert [float(v) for v in out] == [float(windows(n)) for n in range(whole.size)]
+
+
+@pytest.mark.parametrize("memory", [tw.shared, tw.registers])
+@pytest.mark.parametrize(("moved", "columns", "fits"), [(0, 8, True), (0, 9, False), (4, 7, True), (4, 8, False)])
+def test_a_layout_does_not_reach_beyond_memory_of_the_kernel(memory, moved, columns, fits):
+    """Of 64 words seen as 128 halves, from the first one on or from a later one."""
+
+    @tw.kernel
+    def k(out):
+        halves = memory(tw.float32, tw.Layout((64,))).recast(tw.float16)
+        seen = tw.make_tensor(halves.engine.offset(moved), tw.Layout((16, columns)))
+        tw.clear(seen)
+        out[0] = seen[15, columns - 1].to(tw.float32)
+
+    if fits:
+        k[1, 1](np.ones(1, np.float32))
+    else:
+        with pytest.raises(tw.LayoutError, match=rf"reaches {16 * columns} elements, .* has {128 - moved}"):
+            k[1, 1](np.ones(1, np.float32))
