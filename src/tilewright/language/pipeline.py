@@ -267,7 +267,8 @@ class Filling:
     """The next stage of a producer, while copies to it begin."""
 
     def __init__(self, state: ProducerState, bytes: Any) -> None:
-        self.state, self.bytes = state, bytes
+        self.state = state
+        self.bytes = bytes
 
     def __enter__(self) -> tuple[Any, MBarrier]:
         state, ring = self.state, self.state.ring
