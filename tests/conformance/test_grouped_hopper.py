@@ -58,7 +58,7 @@ CASES = {
     "rows, ping-pong": Case("M", (200, 136, 136), ALTERNATING, majors="KM", more=PING_PONG),
     "rows, ping-pong of two instructions": Case("M", (460, 72, 136), COOPERATIVE, (30, 230, 450), majors="KM", more=PING_PONG),
     "rows, one after another": Case("M", (200, 72, 72), COOPERATIVE, tuple(range(1, 41))),
-    "rows, as many as boxes": Case("M", (420, 72, 136), COOPERATIVE, (1, 32, 65, 129, 160, 255, 255, 416), majors="KM", out=BF16),
+    "rows, about halves of tiles": Case("M", (590, 72, 72), COOPERATIVE, (65, 128, 192, 192, 319, 447, 576, 577), majors="KM", out=BF16),
     "rows, all of one": Case("M", (256, 136, 72), COOPERATIVE, (256,), dtype=np.float16),
     "rows, two rows of instructions": Case("M", (300, 136, 72), (256, 128, 64), (40, 40, 300)),
     "rows, results of odd rows": Case("M", (100, 67, 72), COOPERATIVE, (33, 90), majors="KM"),
@@ -107,7 +107,7 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, ends: An
 
 
 QUICK = (
-    "rows, ping-pong of two instructions", "rows, results of odd rows", "columns", "K, ping-pong",
+    "rows, ping-pong of two instructions", "rows, about halves of tiles", "rows, results of odd rows", "columns", "K, ping-pong",
 )  # fmt: skip
 
 

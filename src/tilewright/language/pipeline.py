@@ -7,6 +7,7 @@ pipeline(stages, consumers=w, bytes=n)       one thread fills them while w warps
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any, ClassVar, overload
 
 from tilewright.arguments import shown
@@ -242,12 +243,31 @@ class _State:
 class ProducerState(_State):
     """The position in a ring of the thread that fills its stages."""
 
-    def fill(self, bytes: Any = None) -> Filling:  # Any: an integer of host or device
+    def fill(self, bytes: Any = None) -> ProducerState | Filling:  # Any: an integer of host or device
         """Wait for an empty stage and announce its bytes: `with state.fill() as (stage, full):` copies to it.
 
-        They are the ring's, or `bytes` where not all of the stage is filled.
+        They are the ring's, or fewer `bytes` where not all of the stage is filled.
         """
-        return Filling(self, self.ring.bytes if bytes is None else bytes)
+        if bytes is None:
+            return self
+        most = self.ring.bytes
+        is_known = not isinstance(bytes, bool) and isinstance(bytes, Integral) and 0 <= int(bytes) <= most
+        if not (is_known or (isinstance(bytes, Scalar) and bytes.dtype.is_integer)):
+            raise LanguageError(f"state.fill announces 0 to {most} bytes, not {shown(bytes)}")
+        return Filling(self, bytes)
+
+    def begin(self, bytes: Any) -> tuple[Any, MBarrier]:  # Any: integers of host or device
+        """Wait until the next stage is empty, and announce what comes to it."""
+        self.ring.empty[self.stage].wait(self.phase ^ 1)
+        full = self.ring.full[self.stage]
+        full.arrive_expect_tx(bytes)
+        return self.stage, full
+
+    def __enter__(self) -> tuple[Any, MBarrier]:
+        return self.begin(self.ring.bytes)
+
+    def __exit__(self, *error: object) -> None:
+        self.advance()
 
     def drain(self) -> None:
         """Wait until consumers have released all stages, those in other blocks of the cluster too.
@@ -264,21 +284,20 @@ class ProducerState(_State):
 
 
 class Filling:
-    """The next stage of a producer, while copies to it begin."""
+    """The next stage of a producer, to which fewer bytes come than the ring's."""
 
     def __init__(self, state: ProducerState, bytes: Any) -> None:
         self.state = state
         self.bytes = bytes
 
     def __enter__(self) -> tuple[Any, MBarrier]:
-        state, ring = self.state, self.state.ring
-        ring.empty[state.stage].wait(state.phase ^ 1)
-        full = ring.full[state.stage]
-        full.arrive_expect_tx(self.bytes)
-        return state.stage, full
+        return self.state.begin(self.bytes)
 
     def __exit__(self, *error: object) -> None:
         self.state.advance()
+
+    def __repr__(self) -> str:
+        return f"state.fill({self.bytes})"
 
 
 class ConsumerState(_State):

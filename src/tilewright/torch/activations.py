@@ -8,7 +8,7 @@ import torch
 
 import tilewright
 from tilewright.errors import ArgumentError
-from tilewright.torch._activation_kernel import THREADS, TILE, activate, slopes
+from tilewright.torch._element_kernels import THREADS, TILE, activate, slopes
 from tilewright.torch.operators import op
 from tilewright.torch.sharding import Way, shard, sums
 

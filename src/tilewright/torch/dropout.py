@@ -8,7 +8,7 @@ import torch
 import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.kernels.dropout import Dropout, check_probability
-from tilewright.torch._dropout_kernel import GROUPS, PERIOD, THREADS, drop_elements
+from tilewright.torch._element_kernels import DROPPING, GROUPS, PERIOD, drop_elements
 from tilewright.torch.operators import op
 from tilewright.torch.rows import check_tensor, in_rows
 from tilewright.torch.sharding import Way, agreed
@@ -22,7 +22,7 @@ def dropout_operator(x: torch.Tensor, seed: torch.Tensor, p: float) -> torch.Ten
     y = torch.empty_like(source)
     width = 2 if columns % 2 == 0 and source.data_ptr() % (2 * x.element_size()) == 0 else 1
     threads = source.shape[0] * tilewright.ceil_div(columns, PERIOD) * GROUPS
-    drop_elements[tilewright.ceil_div(threads, THREADS), THREADS](
+    drop_elements[tilewright.ceil_div(threads, DROPPING), DROPPING](
         y, source, seed.reshape(1), found.threshold, np.float64(found.scale), width
     )
     return y.reshape(x.shape)

@@ -324,7 +324,7 @@ class BufferEngine(Refused):
     def for_layout(self, layout: Any) -> BufferEngine:  # Any: a layout
         """Return the engine of a tensor of a layout: at an address, offsets that may be large are computed in int64.
 
-        Raises `LayoutError` for a layout that reaches beyond shared memory or registers.
+        Raises `LayoutError` for a layout that reaches behind the end of shared memory or registers.
         """
         reach, start, size = cosize(layout) if layout.is_static else None, self.start, self.buffer.size
         if not self.buffer.is_pointed:

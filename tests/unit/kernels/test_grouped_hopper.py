@@ -71,7 +71,7 @@ def test_nothing_spills(ragged: Any, majors: str, odd: bool, rows: int, configur
     assert not found.spills and found.local_bytes == 0, found
 
 
-@pytest.mark.parametrize("rows", [(20, 40, 120, 20), (20, 40, 140, 400)])
+@pytest.mark.parametrize("rows", [(20, 64, 65, 193), (20, 40, 140, 400)])
 def test_rows_that_few_groups_have_are_all_that_is_read_and_multiplied(rows: tuple[int, ...]) -> None:
     """Of a tile with 64 rows or fewer the half that one consumer has; with more rows a group the tiles are whole."""
     total, (n, k), unit = sum(rows), (72, 72), 64 if sum(rows) <= 128 * len(rows) else 128

@@ -85,6 +85,17 @@ def test_a_stage_is_filled_in_part() -> None:
         halves[1, 64](out, x, 128)
 
 
+@pytest.mark.parametrize("bytes", [-1, 129, True, 64.0, "64"])
+def test_what_is_announced_is_no_more_than_a_stage(bytes):
+    @tw.kernel
+    def k(x):
+        with tw.pipeline(2, consumers=1, bytes=128).producer().fill(bytes):
+            pass
+
+    with pytest.raises(tw.LanguageError, match=r"state\.fill announces 0 to 128 bytes, not"):
+        k[1, 32](np.zeros(4, np.float32))
+
+
 @tw.kernel
 def neighbours(out, x, stages: tw.constexpr, late: tw.constexpr):
     """out[i] = x[i] + x[i + 1]: two rows are held at a time, and overlap without being nested."""

@@ -1,7 +1,7 @@
-"""Functions of neural networks and their derivatives, element by element; device code, traced into kernels.
+"""Functions of neural networks and their derivatives, and dropout, element by element; traced into kernels.
 
-`derivative` works on a number and on a tile. `finish` and `finish_pair` are epilogues of matmul; `activate` and
-`slopes` are kernels of their own.
+`derivative` works on a number and on a tile. `finish` and `finish_pair` are epilogues of matmul; `activate`, `slopes`
+and `drop_elements` are kernels of their own. Dropout has the mask that epilogues of products have.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 
 import tilewright as tw
+from tilewright.kernels._places_kernel import Places
 
 THREADS = 128
 TILES = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(THREADS), tw.Layout(8))
 TILE = 8 * THREADS  # elements of a block
+DROPPING = 256  # threads of a block of dropout
+PERIOD, GROUPS, EACH = 32, 4, 8  # columns of a row, the calls of Philox for them, and the elements of a call
 
 
 def derivative(function, order, x):
@@ -152,3 +155,35 @@ def slopes(dx, dfactor, grad, x, factor, function: tw.constexpr, order: tw.const
     found = times(function, order + 1, values, gradient * other), times(function, order, values, gradient)
     for t, slope in zip((dx, dfactor), found, strict=True):
         thread.partition_D(tw.local_tile(t[row, :], (TILE,), (tile,), guard=True))[...] = slope.to(t.dtype)
+
+
+@tw.kernel
+def drop_elements(y, x, seed, threshold, scale, width: tw.constexpr):
+    """Compute y = x * scale, and 0 for elements whose random bits are below a threshold.
+
+    A thread takes what one call of Philox is for: pairs of columns in four groups of eight. `width` of these, side by
+    side, are one access.
+    """
+    rows, columns = x.shape
+    number = tw.block_idx.x * DROPPING + tw.thread_idx.x
+    calls = tw.ceil_div(columns, PERIOD) * GROUPS
+    row, call = number // calls, number % calls
+    kind = tw.float64 if x.dtype == tw.float64 else tw.float32
+    if row < rows:
+        first = call // GROUPS * PERIOD + call % GROUPS * 2
+        places, numbers = Places(row, first, 0, zeros=0b11001), [tw.uint32(n) for n in (0, 1, 0)]
+        factor, key = scale.to(kind), seed[0]
+        bits = {}  # computed before the branches below, all of which use them
+        for along in [8 * word + half for word in range(EACH // 2) for half in range(2)]:
+            bits[along] = places.at(0, along).bits(0, key, "N", numbers)
+        for word in tw.static_range(EACH // 2):
+            for half in tw.static_range(0, 2, width):
+                column = first + 8 * word + half
+                if column < columns:
+                    vector = tw.registers(x.dtype, (1, width))
+                    source, target = (tw.local_tile(t, (1, width), (row, column // width)) for t in (x, y))
+                    tw.copy(source, vector)
+                    for i in tw.static_range(width):
+                        is_kept = bits[8 * word + half + i] >= threshold
+                        vector[0, i] = tw.where(is_kept, vector[0, i].to(kind) * factor, 0).to(x.dtype)
+                    tw.copy(vector, target)
