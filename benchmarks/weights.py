@@ -31,8 +31,7 @@ from tilewright.kernels import grouped
 from tilewright.kernels.arguments import NAMES, ArrangedProblem, Inputs, Options, arrange_problem
 from tilewright.kernels.choice import all_candidates
 from tilewright.kernels.dispatch import machine_of, plan_call
-from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
-from tilewright.kernels.grouped_plan import GroupedPlan
+from tilewright.kernels.grouped_hopper import GroupedHopper, GroupedPlan, RaggedProblem
 from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.kernels.weight_arguments import arrange_weights
 from tilewright.launch import Launcher

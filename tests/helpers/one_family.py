@@ -13,8 +13,7 @@ import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.kernels import choice, grouped
 from tilewright.kernels.family import Candidate, KernelLaunch
-from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
-from tilewright.kernels.grouped_plan import GroupedPlan
+from tilewright.kernels.grouped_hopper import GroupedHopper, GroupedPlan, RaggedProblem
 from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.hopper_parts import HopperParts
 from tilewright.kernels.hopper_plan import HopperConfiguration

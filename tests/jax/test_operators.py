@@ -207,13 +207,21 @@ y = jax.jit(parts)(x, w)
 assert len(y.sharding.device_set) == 4 and np.allclose(y, jax.nn.softmax(x @ w))
 g = jax.jit(jax.grad(lambda w: (parts(x, w) * x[:, :3]).sum()))(w)
 assert np.allclose(g, jax.grad(lambda w: (jax.nn.softmax(x @ w) * x[:, :3]).sum())(w), atol=1e-5)
+if hasattr(jax, "set_mesh"):
+    with jax.set_mesh(jax.make_mesh((4,), ("rows",), axis_types=(AxisType.Explicit,))) as explicit:
+        ours, known = (jax.jit(jax.grad(lambda x: jax.numpy.sin(f(x)).sum())) for f in (tw.jax.softmax, jax.nn.softmax))
+        placed = jax.device_put(x, jax.sharding.NamedSharding(jax.sharding.get_mesh(), P("rows")))
+        assert jax.typeof(ours(placed)) == jax.typeof(placed) and np.allclose(ours(placed), known(placed), atol=1e-6)
+late = jax.jit(tw.jax.softmax)(jax.device_put(x, jax.sharding.NamedSharding(mesh, P("rows"))))  # Python waits for it
 """
 
 
 def test_shard_map() -> None:
     """Over four devices of the CPU, in a process of its own: their number is fixed when JAX begins."""
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402  # after the skip
 
 import tilewright as tw  # noqa: E402
-from tilewright.torch.dropout import dropout_operator  # noqa: E402
+from tilewright.torch.activations import dropout_operator  # noqa: E402
 from tilewright.torch.products import matmul_operator  # noqa: E402
 
 FUNCTIONS = {None: lambda x: x, "relu": torch.relu, "gelu": F.gelu, "swiglu": lambda x: x}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 from typing import Any
 
@@ -148,12 +149,54 @@ def test_module_keeps_its_state() -> None:
     memory.seek(0)
     for same in (copy.deepcopy(layer), torch.load(memory, weights_only=False)):
         assert torch.equal(same(x), expected)
-    with pytest.raises(RuntimeError, match="size mismatch for packed"):
+    with pytest.raises(
+        RuntimeError, match=r"packed has bits, group, K and N of \[8, 64, 256, 24\], and \[4, 64, 256, 24\]"
+    ):
         tw.torch.nn.QuantizedLinear.from_linear(torch.nn.Linear(256, 24), bits=4, group=64).load_state_dict(
             layer.state_dict()
         )
     on_meta = copy.deepcopy(layer).to("meta")
     assert on_meta(x.to("meta")).shape == (5, 24)
+
+
+def test_a_state_says_what_is_zero() -> None:
+    """In an array where groups differ, and one number where they do not, as it is by chance; groups are as many."""
+    make = tw.torch.nn.QuantizedLinear
+    codes, x = torch.arange(60, dtype=torch.uint8).reshape(30, 2) % 16, x_of(3, 30)
+    zeros = [None, torch.full((1, 2), 3), torch.full((1, 2), 9), torch.tensor([[4, 5]])]
+    layers = [make(tw.quantized(codes, torch.ones(1, 2, dtype=F16), zero, group=-1)) for zero in zeros]
+    for ours in layers:
+        for theirs in layers:
+            layer = copy.deepcopy(ours)
+            layer.load_state_dict(theirs.state_dict())
+            assert torch.equal(layer(x), theirs(x))
+    wide = [make(tw.quantize(torch.ones(768, 16), group=group)) for group in (384, 512)]
+    with pytest.raises(RuntimeError, match=r"\[4, 384, 768, 16\], and \[4, 512, 768, 16\]"):
+        wide[1].load_state_dict(wide[0].state_dict())
+
+
+def test_scales_stay_a_type_that_products_take() -> None:
+    layer = tw.torch.nn.QuantizedLinear.from_linear(torch.nn.Linear(64, 8, bias=False), group=32)
+    x = x_of(2, 64)
+    near = layer(x)
+    x = x.requires_grad_()
+    found = layer.double()(x)
+    found.sum().backward()
+    assert layer.weights.format.scale is tw.float32 and torch.equal(found, near) and x.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("packed", lambda x: x.to(torch.int16)), ("packed", lambda x: x[:-1]), ("packed", lambda x: x.float()),
+        ("scales", lambda x: x[:, :-1]), ("scales", lambda x: x.to(BF16)), ("zeros", lambda x: x[:-1]),
+    ],
+)  # fmt: skip
+def test_arrays_of_weights_are_checked(name: str, changed: Any) -> None:
+    weights = weights_of()
+    odd = dataclasses.replace(weights, **{name: changed(getattr(weights, name))})
+    with pytest.raises(ArgumentError, match=r"is \w+ of shape .*, and 4-bit weights .* row by row"):
+        tw.torch.quantized_matmul(x_of(2, 40), odd)
 
 
 def test_scales_of_another_type() -> None:

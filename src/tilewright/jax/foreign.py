@@ -10,6 +10,8 @@ Source: `xla/ffi/api/c_api.h`, API version 0.1 and later, which `jax.ffi.include
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import math
 import threading
@@ -372,6 +374,16 @@ def _text(span: int) -> bytes:
 
 
 # They live as long as the process: XLA keeps their addresses.
+
+
+@atexit.register
+def _wait_for_programs() -> None:
+    """Wait for arrays while Python runs: XLA's threads would wait for it to call handlers, and it for them."""
+    for array in jax.live_arrays():
+        with contextlib.suppress(Exception):  # of a program that has failed
+            array.block_until_ready()
+
+
 _ON_HOST = _Handler(lambda address: _handle(address, False))
 _ON_GPU = _Handler(lambda address: _handle(address, True))
 

@@ -172,7 +172,10 @@ def _gradient(found: Any, x: Any, varying: frozenset[Any]) -> Any:
     found = jax.numpy.zeros(x.shape, x.dtype) if found is None else found.astype(x.dtype)
     # Within shard_map: what is the same on all devices has the sum of their gradients.
     summed = tuple(_varies(found) - varying)
-    return _varying(jax.lax.psum(found, summed) if summed else found, varying)
+    found = _varying(jax.lax.psum(found, summed) if summed else found, varying)
+    place = getattr(jax.typeof(x), "sharding", None)
+    is_explicit = getattr(getattr(place, "mesh", None), "_any_axis_explicit", False)
+    return jax.reshard(found, place) if is_explicit else found
 
 
 def _varies(x: Any) -> frozenset[Any]:

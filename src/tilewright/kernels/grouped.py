@@ -17,8 +17,7 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels._grouped_kernel import grouped_tiles, listed_tiles
 from tilewright.kernels.choice import fastest
 from tilewright.kernels.dispatch import machine_of
-from tilewright.kernels.grouped_hopper import GroupedHopper, RaggedProblem
-from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
+from tilewright.kernels.grouped_hopper import GroupedHopper, GroupedPlan, Ragged, RaggedProblem
 from tilewright.kernels.matrices import Matrix, matrix_of, result_operand
 from tilewright.kernels.model import Machine, lack_of_shared, resident_blocks
 from tilewright.kernels.multistage import Multistage

@@ -9,17 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tilewright.arch import VECTOR_BYTES, Arch
-from tilewright.dtypes import bfloat16, float16
+from tilewright.dtypes import DType, bfloat16, float16
 from tilewright.kernels._grouped_hopper_kernel import grouped_warpgroups
-from tilewright.kernels.grouped_plan import GroupedPlan, Ragged
 from tilewright.kernels.hopper import Hopper
-from tilewright.kernels.hopper_plan import CONSUMERS, ROWS, THREADS, HopperConfiguration, plan_for
+from tilewright.kernels.hopper_plan import CONSUMERS, ROWS, THREADS, HopperConfiguration, HopperPlan, plan_for
 from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.multistage_plan import Plan
 from tilewright.kernels.problem import Operand, Problem, Types
 from tilewright.launch import Launcher
+from tilewright.pickling import hashed_once
 from tilewright.schedulers import Grouped, Groups
+
+Ragged = Literal["M", "K", "none"]
 
 _TYPES = (float16, bfloat16)
 # Consumers that share a tile stand still together while they store it: of nine products on an H200 (4096 -> 14336, 8
@@ -31,6 +35,32 @@ _LOW = 1.04
 # Up to so many rows of a group at the mean, consumers that share a tile leave out what the group has no rows for: it
 # takes 0.96 and 0.97 of the time with 512 rows (as above), 0.89 with 256 and 0.93 with 1024.
 _FEW = 128
+
+
+@hashed_once
+@dataclass(frozen=True)
+class GroupedPlan:
+    """Which mode is ragged, in which order tiles come, and a tile's plan.
+
+    For lists of matrices: element types of D, A and B, their unit modes and least alignments. For the Hopper kernel:
+    the contiguous modes of A and B, and whether it `skips` the rows that a tile has and its group has not. `fills` says
+    whether results after the last offset become 0.
+    """
+
+    ragged: Ragged
+    scheduler: Groups
+    plan: Plan | HopperPlan
+    dtypes: tuple[DType, ...] = ()
+    units: tuple[int | None, ...] = ()
+    alignments: tuple[int, ...] = ()
+    majors: tuple[str, ...] = ()
+    fills: bool = True
+    skips: bool = False
+
+    @property
+    def rest(self) -> int:
+        """How many groups follow those of the offsets: one of the rows that belong to none, where they become 0."""
+        return 1 if self.ragged == "M" and self.fills else 0
 
 
 @dataclass(frozen=True)

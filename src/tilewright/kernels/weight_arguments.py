@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.arch import VECTOR_BYTES
-from tilewright.dtypes import bfloat16, float16, int32
+from tilewright.dtypes import bfloat16, float16, int16, int32, uint8
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arguments import A, ArrangedProblem, B, Inputs, Options, arrange_problem
 from tilewright.kernels.arrangement import Arrangement, Placement
 from tilewright.kernels.problem import Operand
-from tilewright.kernels.weights import WeightFormat
+from tilewright.kernels.weights import TILE, WeightFormat
 from tilewright.runtime.arrays import ArrayInfo, common_device
 from tilewright.runtime.dlpack import row_major
 
@@ -36,6 +36,20 @@ def arrange_weights(inputs: Inputs, options: Options, weights: WeightFormat) -> 
     parts = tuple(range(last, len(inputs.arrays)))
     given = [A, B, *parts]
     common_device([inputs.of(place) for place in given], [inputs.names[place] for place in given])
+    kinds = (int32, weights.scale, uint8 if weights.bits == 4 else int16)
+    ends = ((weights.chunks, weights.words), *[(weights.groups, TILE)] * 2)
+    for place, kind, shape in zip(given[1:], kinds, ends, strict=False):
+        x, whole = inputs.of(place), (weights.tiles, *shape)
+        is_whole = x.shape == whole and all(
+            n == 1 or s == step for n, s, step in zip(whole, x.strides, row_major(whole), strict=True)
+        )
+        if x.dtype != kind or not is_whole:
+            name = "the packed array" if place == B else inputs.names[place]
+            raise ArgumentError(
+                f"{name} is {x.dtype} of shape {x.shape} and strides {x.strides}, and {weights} have {kind} of shape "
+                f"{whole}, row by row",
+                help="take weights as tw.quantize and tw.quantized return them",
+            )
     matrix = (weights.k, weights.n)
     stand_in = ArrayInfo(VECTOR_BYTES, matrix, row_major(matrix), a.dtype, packed.device)
     matrices = Inputs((a, stand_in, *inputs.arrays[B + 1 : last]), inputs.names[:last])

@@ -7,7 +7,7 @@ import torch  # by this name: where it is not installed, that is what is missing
 import torch.fx
 
 from tilewright.torch import nn as nn
-from tilewright.torch.dropout import dropout as dropout
+from tilewright.torch.activations import dropout as dropout
 from tilewright.torch.exchange import all_gather_matmul as all_gather_matmul
 from tilewright.torch.exchange import matmul_all_reduce as matmul_all_reduce
 from tilewright.torch.exchange import matmul_reduce_scatter as matmul_reduce_scatter

@@ -74,8 +74,9 @@ class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
     `from_linear` rounds the weights of a `torch.nn.Linear` to the nearest numbers (`tw.quantize`); the constructor
     takes what `tw.quantize`, `tw.quantized`, `tw.quantized.from_gptq` or `tw.quantized.from_awq` return. Weights,
     scales and zeros are buffers, so that `to` moves them and `state_dict` has them; the bias is a parameter.
-    `load_state_dict` takes the state of a module of the same format. `half()` and similar methods only round the scales
-    to the type. `precision` may be set to "rounded", as that of `tw.torch.quantized_matmul`.
+    `load_state_dict` takes the state of a module of the same extents, bits and group. `half()` and similar methods only
+    round the scales to the type (`double()` leaves them float32). `precision` may be set to "rounded", as that of
+    `tw.torch.quantized_matmul`.
 
     The input is float16 or bfloat16, or becomes autocast's type. Raises `ArgumentError` as
     `tw.torch.quantized_matmul` does.
@@ -113,8 +114,31 @@ class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
     @property
     def weights(self) -> Quantized:
         """The packed weights, as `tw.matmul` takes them."""
-        scale = as_dtype(self.scales.dtype)
-        return Quantized(self.packed, self.scales, self.zeros, replace(self._format, scale=scale), self.order)
+        scales = self.scales.float() if self.scales.dtype is torch.float64 else self.scales
+        described = replace(self._format, scale=as_dtype(scales.dtype))
+        return Quantized(self.packed, scales, self.zeros, described, self.order)
+
+    def get_extra_state(self) -> torch.Tensor:
+        """Return what a state has beside the arrays: bits, group, K, N, and the zero if all groups have the same."""
+        f = self._format
+        return torch.tensor([f.bits, f.group, f.k, f.n] + ([] if f.zero is None else [f.zero]))
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """Take the zero that all groups have in a state, if they have the same."""
+        self._format = replace(self._format, zero=state[4].item() if len(state) > 4 else None)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        told = state.get(f"{prefix}_extra_state")
+        if told is not None:
+            theirs, ours = told.tolist()[:4], self.get_extra_state().tolist()[:4]
+            if theirs != ours:
+                rest[-1].append(f"{prefix}packed has bits, group, K and N of {theirs}, and {ours} here.")
+                return
+            for name in ("zeros", "order"):
+                given = state.get(prefix + name)
+                if (given is None) != (getattr(self, name) is None):
+                    setattr(self, name, None if given is None else torch.empty_like(given, device=self.packed.device))
+        super()._load_from_state_dict(state, prefix, *rest)
 
     @_whole
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # torch's name for it

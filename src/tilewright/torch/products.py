@@ -14,8 +14,7 @@ import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.kernels.dropout import check_probability
 from tilewright.torch._element_kernels import FUNCTIONS, finish, finish_pair
-from tilewright.torch.activations import activation, both_of, gate_backward
-from tilewright.torch.dropout import dropout_operator, seed_for
+from tilewright.torch.activations import activation, both_of, dropout_operator, gate_backward, seed_for
 from tilewright.torch.operators import op
 from tilewright.torch.sharding import Way, expanded, partial, replicated, shard, sharded_like, sums
 
