@@ -41,7 +41,7 @@ def arrange_weights(inputs: Inputs, options: Options, weights: WeightFormat) -> 
     for place, kind, shape in zip(given[1:], kinds, ends, strict=False):
         x, whole = inputs.of(place), (weights.tiles, *shape)
         is_whole = x.shape == whole and all(
-            n == 1 or s == step for n, s, step in zip(whole, x.strides, row_major(whole), strict=True)
+            n == 1 or s == step or 0 in whole for n, s, step in zip(whole, x.strides, row_major(whole), strict=True)
         )
         if x.dtype != kind or not is_whole:
             name = "the packed array" if place == B else inputs.names[place]
