@@ -373,17 +373,18 @@ def _text(span: int) -> bytes:
     return text
 
 
-# They live as long as the process: XLA keeps their addresses.
-
-
 @atexit.register
 def _wait_for_programs() -> None:
-    """Wait for arrays while Python runs: XLA's threads would wait for it to call handlers, and it for them."""
+    """Wait for the arrays that are alive while Python runs: later XLA's threads and Python would wait for each other.
+
+    A program whose results were dropped is not known here.
+    """
     for array in jax.live_arrays():
         with contextlib.suppress(Exception):  # of a program that has failed
             array.block_until_ready()
 
 
+# They live as long as the process: XLA keeps their addresses.
 _ON_HOST = _Handler(lambda address: _handle(address, False))
 _ON_GPU = _Handler(lambda address: _handle(address, True))
 

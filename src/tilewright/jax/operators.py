@@ -173,9 +173,10 @@ def _gradient(found: Any, x: Any, varying: frozenset[Any]) -> Any:
     # Within shard_map: what is the same on all devices has the sum of their gradients.
     summed = tuple(_varies(found) - varying)
     found = _varying(jax.lax.psum(found, summed) if summed else found, varying)
-    place = getattr(jax.typeof(x), "sharding", None)
-    is_explicit = getattr(getattr(place, "mesh", None), "_any_axis_explicit", False)
-    return jax.reshard(found, place) if is_explicit else found
+    # A mesh with explicit axes says in an array's type how it is divided.
+    sharding, types = getattr(jax.typeof(x), "sharding", None), getattr(jax.sharding, "AxisType", None)
+    is_explicit = sharding is not None and types is not None and types.Explicit in (sharding.mesh.axis_types or ())
+    return jax.reshard(found, sharding) if is_explicit else found
 
 
 def _varies(x: Any) -> frozenset[Any]:

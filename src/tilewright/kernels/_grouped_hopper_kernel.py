@@ -5,7 +5,8 @@ Hopper kernel of `tw.matmul`. Only the device knows where groups begin, and they
 
     ragged M    tiles of A begin at the group's first row. The last ones have rows of the next group, whose results are
                 not stored: a consumer whose 64 rows reach over the group's end writes those before it from shared
-                memory by 16 bytes, and all else is stored by TMA.
+                memory by 16 bytes, and all else is stored by TMA. A plan that `skips` neither reads nor multiplies the
+                second half of a tile that has rows for the first consumer alone.
     ragged K    tiles of A and B begin at the group's first index. Of the last one the indices behind the group's end
                 are set to 0 in shared memory, in both operands, because a 0 of one times a NaN of the other is NaN.
 """

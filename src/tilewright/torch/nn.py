@@ -128,16 +128,16 @@ class QuantizedLinear(torch.nn.Module):  # type: ignore[misc]
         self._format = replace(self._format, zero=state[4].item() if len(state) > 4 else None)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        told = state.get(f"{prefix}_extra_state")
-        if told is not None:
-            theirs, ours = told.tolist()[:4], self.get_extra_state().tolist()[:4]
+        extra = state.get(f"{prefix}_extra_state")
+        if extra is not None:
+            theirs, ours = extra.tolist()[:4], self.get_extra_state().tolist()[:4]
             if theirs != ours:
                 rest[-1].append(f"{prefix}packed has bits, group, K and N of {theirs}, and {ours} here.")
                 return
             for name in ("zeros", "order"):
-                given = state.get(prefix + name)
-                if (given is None) != (getattr(self, name) is None):
-                    setattr(self, name, None if given is None else torch.empty_like(given, device=self.packed.device))
+                loaded = state.get(prefix + name)
+                if (loaded is None) != (getattr(self, name) is None):
+                    setattr(self, name, None if loaded is None else torch.empty_like(loaded, device=self.packed.device))
         super()._load_from_state_dict(state, prefix, *rest)
 
     @_whole
